@@ -304,28 +304,27 @@ class Plan:
 
     def as_json(self) -> dict[str, Any]:
         """Return the plan as JSON values; sizes in bytes, times in seconds."""
-        need, machine, speed = self.choice.estimate, asdict(self.machine), asdict(self.speed)
+        need = self.choice.estimate
         return {
             "model": self.model,
             "shape": asdict(self.shape),
-            "machine": machine,
+            "machine": asdict(self.machine),
             "training": self.choice.method.description,
             "task_tokens": self.tokens,
             "config": dict(self.choice.keys),
             "bytes": {name: {"device": d, "memory": m} for name, (d, m) in need.table().items()},
             "peak": {"device": need.peak("device"), "memory": need.peak("memory")},
             "disk": need.disk,
-            "speed": {**speed, "round": self.speed.round},
+            "speed": {**asdict(self.speed), "round": self.speed.round},
             "largest": self.larger(),
             "useful": self.speed.round <= LONGEST_ROUND,
             "instead": list(instead(self)),
         }
 
 
-METHOD_KEYS = (
-    *("learner.gradient_checkpointing", "learner.optimizer", "learner.offload"),
-    "policy.lora_rank",
-)  # Config keys that distinguish the ways to train.
+_METHOD = "gradient_checkpointing", "optimizer", "offload"
+METHOD_KEYS = (*(f"learner.{key}" for key in _METHOD), "policy.lora_rank")
+"""Config keys that distinguish the ways to train."""
 
 
 def plan(model: str, machine: Machine, tokens: int) -> Plan:
@@ -426,12 +425,10 @@ def instead(plan: Plan) -> Iterator[str]:
     """If a round takes too long here, say so and which single changes would help."""
     if plan.speed.round <= LONGEST_ROUND:
         return
-    yield (
-        f"With rounds of more than {LONGEST_ROUND / 60:.0f} min, training on this machine is not "
-        "useful."
-    )
+    longest = f"{LONGEST_ROUND / 60:.0f} min"
+    yield f"With rounds of more than {longest}, training on this machine is not useful."
     quicker = list(_quicker(plan))
-    yield "More useful options:" if quicker else ("Use a smaller model and shorter completions.")
+    yield "More useful options:" if quicker else "Use a smaller model and shorter completions."
     for seconds, words in quicker:
         yield f"  {words}: {_time(seconds)} per round"
 

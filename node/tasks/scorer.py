@@ -64,7 +64,7 @@ def settled(moved: Moved) -> Future[Moved]:
 
 @dataclass(frozen=True, slots=True)
 class OpenEnv:
-    """What a verifier knows of an env that it has opened."""
+    """A verifier's knowledge of an env that it has opened."""
 
     levels: int
     replayable: bool = True

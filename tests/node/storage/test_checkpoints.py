@@ -142,7 +142,7 @@ def test_a_checkpoint_that_cannot_be_read_now_is_not_taken_for_damaged(
     three_saved, monkeypatch, code
 ):
     failed = Mock(side_effect=OSError(code, os.strerror(code)))
-    monkeypatch.setattr(module, "_sha256", failed)
+    monkeypatch.setattr("hashlib.file_digest", failed)
     with pytest.raises(NodeError, match=f"cannot read the checkpoint .{os.strerror(code)}.*step-"):
         three_saved.load_latest()
     failed.side_effect = OSError(errno.EIO, "a disk error")
