@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from node.config.registry import ADVANTAGES, CORRECTIONS, LOSSES, SELECTIONS, kind_key, options_key
-from node.config.schema import DecayRates, Options, Refusals, Section, Texts, key, within
+from node.config.schema import DecayRates, Filters, Options, Section, Texts, key, within
 
 
 class PolicySection(Section):
@@ -171,7 +171,7 @@ class MixtureSection(Section):
         "the same for better completions and skips the forward pass of worse ones.",
     )
     correction_options: Options = options_key("correction")
-    filters: Refusals = key(
+    filters: Filters = key(
         ("overlong", "repeating", "trailing", "copied"),
         'Correct completions of peers that the node does not learn from: "overlong" (much longer '
         'than local ones on such tasks), "repeating" (loops), "trailing" (text after the answer), '

@@ -201,7 +201,7 @@ def _section(root: type[BaseModel], tables: Sequence[str]) -> type[BaseModel]:
 
 
 Texts = Annotated[tuple[Annotated[str, Strict()], ...], Strict(False)]
-Refusals = Annotated[
+Filters = Annotated[
     tuple[Literal["unlikely", "overlong", "repeating", "trailing", "copied"], ...], Strict(False)
 ]
 Options = dict[str, Any]

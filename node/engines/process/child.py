@@ -28,7 +28,7 @@ START_SECONDS = 1800.0  # compiling and profiling a large model takes minutes wi
 
 
 class Watchdog:
-    """Watchdog: how long an engine has owed its owner a message.
+    """Track how long an engine has owed its owner a message.
 
     It owes one from each message sent to it until it reports that all are handled and nothing is
     left to sample. Silence is counted in ticks of the watcher, not by the clock: an owner that was
@@ -111,7 +111,8 @@ class EngineChild:
         self._failure = ""
         self._remedied = False
         self._listeners = [
-            threading.Thread(target=work, daemon=True) for work in (self._receive, self._overhear)
+            threading.Thread(target=work, daemon=True)
+            for work in (self._receive, self._read_stderr)
         ]
         self._watcher = threading.Thread(target=self._watch, daemon=True)
         for thread in (*self._listeners, self._watcher):
@@ -199,7 +200,7 @@ class EngineChild:
                 self._channel.close()
                 return
 
-    def _overhear(self) -> None:
+    def _read_stderr(self) -> None:
         pipe = self._process.stderr
         assert pipe is not None
         with pipe:

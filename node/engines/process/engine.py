@@ -189,7 +189,7 @@ class EngineProcess(RolloutEngine):
             while (message := self._child.next(seconds)) is not None:
                 self._handle(message)
                 seconds = 0.0
-            self._bury()
+            self._replace_dead()
 
     def _handle(self, message: dict[str, Any]) -> None:
         self._done_orders = message.get("done", self._done_orders)
@@ -207,7 +207,7 @@ class EngineProcess(RolloutEngine):
         else:
             self._samples[number] = sample
 
-    def _bury(self) -> None:
+    def _replace_dead(self) -> None:
         """Replace a dead process once; without pending work, at the next submission."""
         with self._starting:
             child, self._child = self._child, None

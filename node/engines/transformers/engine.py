@@ -60,7 +60,7 @@ class TransformersEngine(RolloutEngine):
     ) -> list[list[Sample]]:
         for prompt in prompts:
             self._policy.check_prompt(prompt)
-        random = self._chance(sampling)
+        random = self._random_for(sampling)
         samples: list[list[Sample]] = []
         try:
             while len(samples) < len(prompts):
@@ -73,7 +73,7 @@ class TransformersEngine(RolloutEngine):
 
     def submit(self, trajectories: Sequence[SamplingRequest], sampling: Sampling) -> None:
         if self._batch is None:
-            merged, random = self._decoders.merged(self._policy), self._chance(sampling)
+            merged, random = self._decoders.merged(self._policy), self._random_for(sampling)
             self._batch = ContinuousBatch(merged, random, self._max_rows, self._decoders)
         taken = {each.trajectory.key for each in self._pending.values()}
         if len(taken | {each.key for each in trajectories}) < len(taken) + len(trajectories):
@@ -144,7 +144,7 @@ class TransformersEngine(RolloutEngine):
             return
         self._random.set_state(state["random"])
 
-    def _chance(self, sampling: Sampling) -> torch.Generator:
+    def _random_for(self, sampling: Sampling) -> torch.Generator:
         if sampling.seed is None:
             return self._random
         return torch.Generator(draws_on(self._policy.device)).manual_seed(sampling.seed)

@@ -57,7 +57,7 @@ def sandbox_support() -> SandboxSupport:
     """Return the strongest sandbox of this machine, found by probing."""
     if sys.platform == "darwin" and SANDBOX_EXEC.exists():
         support = SandboxSupport("sandbox-exec", landlock=False, seccomp=False)
-        if _works(before(support, readable(), network=False), "-c", f"import {WORKER}"):
+        if _works(launch_prefix(support, readable(), network=False), "-c", f"import {WORKER}"):
             return support
     if sys.platform != "linux":
         return SandboxSupport("none", landlock=False, seccomp=False)
@@ -73,7 +73,7 @@ def sandbox_support() -> SandboxSupport:
     return SandboxSupport("none", has_landlock, has_seccomp)
 
 
-def before(support: SandboxSupport, readable: Sequence[str], *, network: bool) -> list[str]:
+def launch_prefix(support: SandboxSupport, readable: Sequence[str], *, network: bool) -> list[str]:
     """Return the command prefix that starts a worker in the sandbox."""
     if support.kind == "bubblewrap":
         command = ["bwrap", "--unshare-all", "--die-with-parent", "--new-session"]

@@ -17,7 +17,7 @@ from typing import Any
 from node.errors import TaskSetError
 from node.tasks.sandbox.confine import OUT_OF_MEMORY, Confinement
 from node.tasks.sandbox.namespaces import DIED_OF
-from node.tasks.sandbox.sandbox import Grants, before, sandbox_support
+from node.tasks.sandbox.sandbox import WORKER, Grants, launch_prefix, sandbox_support
 from node.tasks.scorer import MOST_FAULT, OpenEnv
 from node.tasks.task_set import Allowed, evaluates
 from node.tasks.verifier.fork_server import ForkedProcess, fork
@@ -46,7 +46,6 @@ from swarm.verification import (
 
 logger = logging.getLogger(__name__)
 
-MODULE = "node.tasks.verifier.worker"
 HASH_SEED = 0  # Of all workers: some families iterate over sets of strings to build a question.
 _END_SECONDS = 2.0
 # A worker ends with the thread that started it, so that thread must outlive any caller.
@@ -188,12 +187,12 @@ def _launched(
     own: Confinement, environment: Mapping[str, str], sources: Collection[str], seconds: float
 ) -> tuple[subprocess.Popen[bytes] | ForkedProcess, Channel]:
     """Start a worker's process: a fork on Linux, unless a command has to confine it."""
-    outside = before(sandbox_support(), own.readable, network=own.network)
+    outside = launch_prefix(sandbox_support(), own.readable, network=own.network)
     # Standard error is never a log file: the worker cannot write files.
     if sys.platform != "linux" or outside:
-        return _STARTS.submit(spawn, MODULE, environment, before=outside).result()
+        return _STARTS.submit(spawn, WORKER, environment, before=outside).result()
     try:
-        return fork(MODULE, environment, sources, seconds)
+        return fork(WORKER, environment, sources, seconds)
     except OSError as error:
         logger.error("no worker can be started: %s", error)
         raise JudgeRefused(UNAVAILABLE, str(error)) from error

@@ -179,17 +179,17 @@ class Parts:
         self,
         staleness: int,
         *,
-        share: float = 0.0,
+        oversample: float = 0.0,
         version: int = 0,
         threads: Executor | None = None,
     ) -> AsyncRolloutGenerator:
         self.unfinished = UnfinishedGroups(self.journal)
-        self.window = StalenessWindow(staleness, oversample=share, version=version)
+        self.window = StalenessWindow(staleness, oversample=oversample, version=version)
         return AsyncRolloutGenerator(
             self.tasks,
             window=self.window,
             unfinished=self.unfinished,
-            sleep_mode=share > 0,
+            sleep_mode=oversample > 0,
             threads=threads or AtOnce(),
         )
 

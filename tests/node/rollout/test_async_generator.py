@@ -121,7 +121,7 @@ def test_an_engine_of_which_nothing_new_has_come_in_is_not_said_to_agree(journal
 @pytest.mark.parametrize(("staleness", "share"), [(1, 0.0), (3, 0.0), (1, 1.0), (2, 0.5)])
 def test_nothing_an_update_takes_is_older_than_the_bound(journal, staleness, share):
     made = parts(journal)
-    rounds = made.rounds(made.overlapping(staleness, share=share))
+    rounds = made.rounds(made.overlapping(staleness, oversample=share))
     ages, mixed = set(), 0
     for _ in range(12):
         outcome = rounds.step()
@@ -163,7 +163,7 @@ def test_an_engine_in_sleep_mode_rests_while_the_policy_learns_and_has_its_weigh
 
 def test_unfinished_completions_are_kept_while_the_policy_learns_and_resumed_first(journal):
     made = parts(journal)
-    source = made.overlapping(2, share=1.0)
+    source = made.overlapping(2, oversample=1.0)
     for _ in range(6):
         before = len(made.engine.submitted)
         source.generate(3, Stopwatch())
@@ -381,7 +381,7 @@ def test_a_crash_at_any_point_loses_no_group_and_trains_on_none_twice(
         made = parts(journal, lambda policy, die=die: VirtualEngine(policy, die), version=done)
         kept = UnfinishedGroups(journal)
         kept.rewind(done, done)
-        rounds = made.rounds(made.overlapping(staleness, share=share, version=done), done=done)
+        rounds = made.rounds(made.overlapping(staleness, oversample=share, version=done), done=done)
         with suppress(Crash):
             while rounds.round < done + 3:
                 rounds.step()

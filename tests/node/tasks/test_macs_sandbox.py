@@ -7,7 +7,7 @@ import pytest
 
 from node.tasks.sandbox import sandbox
 from node.tasks.sandbox.confine import Confinement, confine
-from node.tasks.sandbox.sandbox import SandboxSupport, before, sandbox_support
+from node.tasks.sandbox.sandbox import SandboxSupport, launch_prefix, sandbox_support
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_a_macs_sandbox_names_the_places_behind_links_which_its_kernel_compares(
     (tmp_path / "Cellar").mkdir()
     (tmp_path / "opt").symlink_to(tmp_path / "Cellar")
     support = SandboxSupport("sandbox-exec", landlock=False, seccomp=False)
-    *_, profile = before(support, [str(tmp_path / "opt")], network=False)
+    *_, profile = launch_prefix(support, [str(tmp_path / "opt")], network=False)
     for name in ("opt", "Cellar"):
         assert f'(subpath "{tmp_path / name}")' in profile
     assert "(allow network*)" not in profile and profile.count("(") == profile.count(")")

@@ -306,7 +306,7 @@ def test_a_turn_that_is_larger_than_any_message_is_refused(played):
     assert reason(refused) == "crashed" and told(taken) == "1 a"
 
 
-MODULE = "node.tasks.verifier.worker_process.MODULE"
+MODULE = "node.tasks.verifier.worker_process.WORKER"
 
 
 @pytest.fixture

@@ -246,7 +246,7 @@ def test_a_task_set_that_cannot_be_opened_is_said_in_the_words_of_the_task_set()
 
 
 def test_a_worker_that_cannot_start_is_said_with_its_last_words(monkeypatch):
-    monkeypatch.setattr("node.tasks.verifier.worker_process.MODULE", "node.tasks.no_such_worker")
+    monkeypatch.setattr("node.tasks.verifier.worker_process.WORKER", "node.tasks.no_such_worker")
     with Verifier(TINY, outside=False) as verifier, pytest.raises(JudgeRefused) as refusal:
         verifier.start()
     assert refusal.value.reason == "unavailable" and "no_such_worker" in str(refusal.value)
