@@ -145,6 +145,8 @@ def watched(event, arguments):
         assert not str(arguments[0]).startswith(sys.argv[1]), (event, arguments)
 sys.addaudithook(watched)
 from node.cli.main import run
+from node.monitor import output
+output.LONG_WAIT_SECONDS = 600.0  # where the machine is busy
 sys.argv = ["swarm-node", "plot", sys.argv[1], "--out", sys.argv[2]]
 run()
 """
