@@ -193,7 +193,8 @@ SAMPLE = [m for m in MISTAKES if not m.place.startswith("a_closed")][::EVERY]
 """A fair part; closed folders are open to root."""
 
 
-WAITS = {LOADING, "checking this machine and its network"}
+COMMANDS = "".join(path.read_text() for path in (ROOT / "node" / "cli").glob("*.py"))
+WAITS = {LOADING, *re.findall(r'waiting\("([^"]+)"\)', COMMANDS)}
 
 
 def assert_told(mistake: Mistake, ended: forked.Ended) -> None:
