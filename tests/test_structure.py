@@ -36,7 +36,7 @@ MOST_FILES = 243
 MOST_LINES = 54_879
 LONGEST_FILE = 480
 SHORT_FILE = 60
-MOST_TEST_LINES = 58_718
+MOST_TEST_LINES = 58_719
 MOST_WORDS = 2_000
 SHORT = {
     "swarm/common/clock.py": "a protocol and its one implementation, named all over the package",

@@ -19,7 +19,7 @@ from node.engines.weight_snapshot import Snapshot, load_into
 from node.errors import ConfigError, NodeError
 from node.learner.learner import Learner
 from node.policy.policy import Policy
-from node.run.resume import RunState
+from node.run.resume import ENTRIES, RunState
 from node.storage.checkpoints import Checkpoints
 from tests.node.learner.parts import MIXED
 from tests.support import changed, random_policy, saved_policy
@@ -197,7 +197,8 @@ def begun(base, node):
 
 
 def about(base):
-    return {"round": 1, "policy_step": 1, "model": str(base), "dtype": "float32"}
+    known = {"round": 1, "policy_step": 1, "model": str(base), "dtype": "float32"}
+    return dict.fromkeys(ENTRIES) | known
 
 
 def test_export_writes_the_merged_model_or_the_adapter(terminal, node, begun):
