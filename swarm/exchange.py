@@ -186,24 +186,15 @@ class Exchange:
 
 async def fetch_manifest(transport: Transport, peer: str) -> bytes:
     """Request a peer's manifest, unopened; errors as in :meth:`Transport.request`."""
-    return await transport.request(
-        peer,
-        messages.MANIFEST_STREAM,
-        b"",
-        limit=messages.MAX_MANIFEST_RESPONSE_BYTES,
-        deadline=ANSWER_SECONDS + messages.MAX_MANIFEST_RESPONSE_BYTES / MINIMUM_RATE,
-    )
+    stream, most = messages.MANIFEST_STREAM, messages.MAX_MANIFEST_RESPONSE_BYTES
+    seconds = ANSWER_SECONDS + most / MINIMUM_RATE
+    return await transport.request(peer, stream, b"", limit=most, deadline=seconds)
 
 
 async def fetch_profile(transport: Transport, peer: str) -> bytes:
     """Request a peer's profile, unopened; errors as in :meth:`Transport.request`."""
-    return await transport.request(
-        peer,
-        messages.PROFILE_STREAM,
-        b"",
-        limit=messages.MAX_PROFILE_RESPONSE_BYTES,
-        deadline=ANSWER_SECONDS,
-    )
+    stream, most = messages.PROFILE_STREAM, messages.MAX_PROFILE_RESPONSE_BYTES
+    return await transport.request(peer, stream, b"", limit=most, deadline=ANSWER_SECONDS)
 
 
 MAX_PARALLEL = 4  # requests to peers for their swarm, and for their profile

@@ -310,11 +310,7 @@ DAMAGE = (errno.EIO, errno.EISDIR, errno.ELOOP, errno.ENOENT, errno.ENOTDIR)
 
 
 def _verify(folder: Path) -> dict[str, Any]:
-    """Return the state of a checkpoint that is as it was written.
-
-    Raises _DamagedError if it is not. Raises NodeError if it may be, but cannot be read now: as a
-    damaged one it would be replaced.
-    """
+    """Return the state of an intact checkpoint; raise NodeError if it cannot be read now."""
     try:
         digests = json.loads((folder / DIGESTS).read_bytes())
         found = _files(folder)

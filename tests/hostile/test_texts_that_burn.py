@@ -72,23 +72,27 @@ def strange(tmp_path, monkeypatch, counters, limits):
         yield verifier
 
 
-ENDS = ["leave", "exit", "crash", "recurse", "burn_memory", "burn_in_c", "sleep"]
+ENDS = ["leave", "exit", "crash", "recurse", "burn_memory", "burn_in_c"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="such families open on Linux alone")
-@pytest.mark.parametrize("limits", [UNHURRIED])
+@pytest.mark.parametrize(
+    ("ends", "outside", "limits"), [(ENDS, True, UNHURRIED), (["sleep"], False, TIGHT)]
+)
 def test_a_text_that_runs_as_code_and_ends_its_process_is_wrong_and_costs_no_other(
-    tmp_path, monkeypatch, counters, limits
+    tmp_path, monkeypatch, counters, ends, outside, limits
 ):
     declare(monkeypatch, tmp_path, "strange", "tests.hostile.strange_tasks:StrangeOnce")
     allowed = Allowed(code_execution=["strange"])
-    with Verifier([STRANGE], allowed, outside=True, limits=limits, counters=counters) as verifier:
+    with Verifier(
+        [STRANGE], allowed, outside=outside, limits=limits, counters=counters
+    ) as verifier:
         if not verifier.start():
             pytest.skip("this machine has no sandbox for texts that run as code")
-        found = verifier.judge(TASK, [GOOD, *ENDS, GOOD])
-    assert found.rewards == (1.0, *[0.0] * len(ENDS), 1.0)
-    assert found.over == tuple(range(1, len(ENDS) + 1)), "an author who saw it end well is no liar"
-    assert counters.snapshot() == {"answers_unreadable{env=strange}": len(ENDS)}
+        found = verifier.judge(TASK, [GOOD, *ends, GOOD])
+    assert found.rewards == (1.0, *[0.0] * len(ends), 1.0)
+    assert found.over == tuple(range(1, len(ends) + 1)), "its author may have seen it end well"
+    assert counters.snapshot() == {"answers_unreadable{env=strange}": len(ends)}
 
 
 def refusal(verifier: Verifier, text: str) -> str:

@@ -50,8 +50,7 @@ class Terminal:
 def terminal(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
-    # A line for a long wait would come where the machine is busy.
-    monkeypatch.setattr("node.monitor.output.LONG_WAIT_SECONDS", 600.0)
+    monkeypatch.setattr("node.monitor.output.LONG_WAIT_SECONDS", 600.0)  # on a busy machine
     return Terminal(monkeypatch, capsys)
 
 

@@ -8,6 +8,7 @@ import select
 import signal
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NoReturn
 
 from node.tasks.sandbox import seccomp
@@ -15,21 +16,28 @@ from node.tasks.scorer import MOST_FAULT, GroupRewards, score
 from node.tasks.task import ScoringError, Task, TaskSource
 
 _REPLY_BYTES = 4096
-WALL_TO_CPU = 1.9  # Time limit of a text, relative to its CPU time: just below that of a group.
 _REPLY = 3
 
 
+@dataclass(frozen=True, slots=True)
+class CopyLimits:
+    """Limits of a copy: its seccomp program, CPU time and wall time."""
+
+    program: bytes
+    cpu_seconds: int
+    wall_seconds: float
+
+
 def score_apart(
-    source: TaskSource, task: Task, texts: Sequence[str], program: bytes, cpu_seconds: int
+    source: TaskSource, task: Task, texts: Sequence[str], limits: CopyLimits
 ) -> GroupRewards:
     """Score like :func:`node.tasks.scorer.score`, for text that may run as code.
 
-    A copy of this process scores each text, under the seccomp ``program``. It cannot affect other
-    texts, and can reply only for its own; one that exceeds its limits or ends its copy is wrong.
-    Raises ScoringError: a text left another reply than a reward; OSError: this machine had no
-    process for it, or ended it.
+    A copy of this process scores each text. It cannot affect other texts, and can reply only for
+    its own; one that exceeds its ``limits`` or ends its copy is wrong. Raises ScoringError: a text
+    left another reply than a reward; OSError: this machine had no process for it, or ended it.
     """
-    replies = [_scored_in_fork(source, task, text, program, cpu_seconds) for text in texts]
+    replies = [_scored_in_fork(source, task, text, limits) for text in texts]
     over = [number for number, reply in enumerate(replies) if reply is None]
     found = [reply or (0.0, True, "") for reply in replies]
     rewards, unreadable = [reward for reward, *_ in found], sum(bad for _, bad, _ in found)
@@ -37,16 +45,16 @@ def score_apart(
 
 
 def _scored_in_fork(
-    source: TaskSource, task: Task, text: str, program: bytes, cpu_seconds: int
+    source: TaskSource, task: Task, text: str, limits: CopyLimits
 ) -> tuple[float, bool, str] | None:
     """Return reward, if the text is unreadable, and error; None if its copy ended or hangs."""
     ours, theirs = os.pipe()
     child = os.fork()
     if not child:
-        _score_as_fork(source, task, text, program, cpu_seconds, theirs)
+        _score_as_fork(source, task, text, limits, theirs)
     os.close(theirs)
     try:
-        reply = _read_reply(ours, WALL_TO_CPU * cpu_seconds)
+        reply = _read_reply(ours, limits.wall_seconds)
     finally:
         os.close(ours)
         os.kill(child, signal.SIGKILL)
@@ -56,7 +64,7 @@ def _scored_in_fork(
     if not reply:
         # A text that runs as code may ignore the first signal.
         ended_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-        out_of_time = usage.ru_utime + usage.ru_stime >= cpu_seconds
+        out_of_time = usage.ru_utime + usage.ru_stime >= limits.cpu_seconds
         if ended_by == signal.SIGKILL and not out_of_time:
             raise OSError("the operating system ended the process of a text")
         return None  # for example an endless loop or recursion, or ``sys.exit()``
@@ -73,7 +81,7 @@ def _read_reply(end: int, seconds: float) -> bytes | None:
     """Return what a copy wrote until it ended, empty if nothing; None if it has not ended."""
     reply, until, poll = b"", time.monotonic() + seconds, select.poll()
     poll.register(end, select.POLLIN)
-    while poll.poll(max(0.0, 1000.0 * (until - time.monotonic()))):
+    while poll.poll(max(0.0, 1000 * (until - time.monotonic()))):
         part = os.read(end, _REPLY_BYTES - len(reply))
         reply += part
         if not part or len(reply) == _REPLY_BYTES:
@@ -82,7 +90,7 @@ def _read_reply(end: int, seconds: float) -> bytes | None:
 
 
 def _score_as_fork(
-    source: TaskSource, task: Task, text: str, program: bytes, cpu_seconds: int, end: int
+    source: TaskSource, task: Task, text: str, limits: CopyLimits, end: int
 ) -> NoReturn:
     import resource  # not on Windows, where scoring evaluates no text
 
@@ -90,8 +98,8 @@ def _score_as_fork(
         os.dup2(end, _REPLY)
         os.closerange(_REPLY + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         seccomp.die_with_parent()
-        resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 1))
-        seccomp.load(program)
+        resource.setrlimit(resource.RLIMIT_CPU, (limits.cpu_seconds, limits.cpu_seconds + 1))
+        seccomp.load(limits.program)
         scores = score(source, task, [text])
         reply = [scores.rewards[0], scores.unreadable, scores.fault]
         os.write(_REPLY, json.dumps(reply).encode())

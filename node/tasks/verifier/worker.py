@@ -30,16 +30,10 @@ from node.environments.environment import (
 from node.environments.own_file import NotReplayed
 from node.errors import TaskSetError
 from node.tasks.sandbox.confine import OUT_OF_MEMORY, Confinement, confine
-from node.tasks.scorer import (
-    Answered,
-    OpenEnv,
-    OverLimit,
-    fault_of,
-    score,
-)
+from node.tasks.scorer import Answered, OpenEnv, OverLimit, fault_of, score
 from node.tasks.task import ScoringError, Task, TaskError, TaskSource, kept
 from node.tasks.task_set import Allowed, open_envs
-from node.tasks.verifier.text_copies import score_apart
+from node.tasks.verifier.text_copies import CopyLimits, score_apart
 from protocol.manifest import EnvSpec
 from swarm.common.child_process import Channel, ChannelError, take_over_stdin
 from swarm.groups import Split, TaskRef
@@ -296,8 +290,8 @@ def main() -> None:
     try:
         # Nothing else uses the generators here, so requests need not restore them.
         with kept():
-            cpu_seconds, once = options["cpu_seconds"], bytes.fromhex(own.once)
-            _TaskServer(channel, _open(channel), cpu_seconds, once).serve()
+            times = options["cpu_seconds"], options["text_seconds"]
+            _TaskServer(channel, _open(channel), *times, bytes.fromhex(own.once)).serve()
     except ChannelError:
         return
     except MemoryError:
@@ -336,6 +330,7 @@ class _TaskServer:
     channel: Channel
     sources: dict[str, TaskSource]
     cpu_seconds: int
+    text_seconds: float
     once: bytes
 
     def serve(self) -> None:
@@ -376,7 +371,8 @@ class _TaskServer:
             task = self._build(coordinates)
             source, seconds = self.sources[task.ref.env], self.cpu_seconds
             if source.evaluates_text:
-                scores = score_apart(source, task, texts, self.once, seconds)
+                limits = CopyLimits(self.once, seconds, self.text_seconds)
+                scores = score_apart(source, task, texts, limits)
             else:
                 most = ANSWER_SHARE * seconds
                 scores = score(source, task, _limited(texts, seconds), lambda: cpu_limit(most))

@@ -82,6 +82,11 @@ class WorkerDied(Exception):  # noqa: N818 - what happened, for the verifier to 
         self.reason = reason
 
 
+# Time limit of a local or a peer's text that runs as code, relative to a group's. A peer's text is
+# not wrong where this machine is busy, so the limit of its group comes first.
+WITHIN, BEYOND = 0.95, 2.0
+
+
 class WorkerProcess:
     """One live worker. Not thread-safe. :class:`WorkerDied` means ended and reaped."""
 
@@ -102,19 +107,21 @@ class WorkerProcess:
         *,
         hash_seed: int,
         sources: Collection[str],
+        text_seconds: float,
     ) -> WorkerProcess:
         """Start a worker and wait until it has opened the task set.
 
-        ``sources`` are the kinds of task sources of this and further workers. Raises TaskSetError:
-        the task set cannot be opened here; JudgeRefused: it did not start.
+        ``sources`` are the kinds of task sources of this and further workers; ``text_seconds`` is
+        the wall time of a text that runs as code. Raises TaskSetError: the task set cannot be
+        opened here; JudgeRefused: it did not start.
         """
         seconds = limits.start_seconds
         worker = cls(*_launched(own, worker_environment(hash_seed), sources, seconds))
         stderr = worker._process.stderr
         assert stderr is not None
-        options = {"cpu_seconds": limits.cpu_seconds, "confinement": asdict(own)}
+        times = {"cpu_seconds": limits.cpu_seconds, "text_seconds": text_seconds}
         try:
-            worker.send(options, seconds)
+            worker.send({**times, "confinement": asdict(own)}, seconds)
             reply = worker.ask(task_set, seconds)
         except WorkerDied as death:
             last = stderr.read().decode(errors="replace").strip().rsplit("\n", 1)[-1]
@@ -260,10 +267,7 @@ class Workers:
         self._workers.clear()
 
     def seconds_for(self, group: Asked) -> float:
-        """Return the timeout of a group: local texts that run as code have it each.
-
-        A policy writes several endless loops at once, and each takes its whole CPU time.
-        """
+        """Return the timeout of a group: local texts that run as code have it each."""
         each = not self._outside and self.granted(group.task.env).evaluates
         return self.limits.wall_seconds * (len(group.texts) if each else 1)
 
@@ -320,7 +324,12 @@ class Workers:
         own = grants.confinement(sandbox_support(), memory_mib=memory, nice=nice)
         message = {"specs": [asdict(s) for s in specs], "allowed": self._allowed.message()}
         worker = WorkerProcess.start(
-            message, self.limits, own, hash_seed=self._hash_seed, sources=self._sources
+            message,
+            self.limits,
+            own,
+            hash_seed=self._hash_seed,
+            sources=self._sources,
+            text_seconds=(BEYOND if self._outside else WITHIN) * self.limits.wall_seconds,
         )
         with self._lock:
             self.opened_envs = {**self.opened_envs, **worker.envs}

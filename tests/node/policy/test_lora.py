@@ -197,8 +197,7 @@ def begun(base, node):
 
 
 def about(base):
-    known = {"round": 1, "policy_step": 1, "model": str(base), "dtype": "float32"}
-    return dict.fromkeys(ENTRIES) | known
+    return dict.fromkeys(ENTRIES, 1) | {"model": str(base), "dtype": "float32"}
 
 
 def test_export_writes_the_merged_model_or_the_adapter(terminal, node, begun):
