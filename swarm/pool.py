@@ -240,11 +240,6 @@ class Pool:
                     connection.execute(_USE, (*key, step, True))
             connection.execute(_FORGET, (self.kept_uses,))
 
-    def lineage(self, step: int) -> list[GroupKey]:
-        """Return the groups of update ``step`` by key; local ones have an empty author."""
-        query = "SELECT author, epoch, number FROM used WHERE step=? AND trained ORDER BY 1, 2, 3"
-        return [GroupKey(*row) for row in self.journal.read(query, (step,))]
-
     def rewind(self, step: int) -> None:
         """Remove updates after ``step`` from the lineage; their groups stay used."""
         with self.journal.transaction() as connection:

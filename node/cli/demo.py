@@ -18,6 +18,7 @@ from node.config.overrides import parse_mix
 from node.errors import NodeError, TaskSetError, UsageError
 from node.monitor.output import say, say_on
 from node.monitor.record import RoundRecord, Terminal
+from node.storage.atomic_files import writing
 from protocol.manifest import EnvSpec
 from swarm.groups import TaskRef
 from swarm.verification import JudgeRefused
@@ -150,7 +151,8 @@ def plot_command(
         window = smooth or window_for(list(found.values()))
         if out is not None:
             update("drawing the chart")
-            draw_runs(found, window, out)
+            with writing(out):
+                draw_runs(found, window, out)
     if out is not None:
         say(f"wrote {out}")
     if out is None or terminal:

@@ -148,7 +148,7 @@ def _lines(status: dict[str, Any]) -> list[tuple[str, str]]:
         *((name, status[page]) for page, name in PAGES.items() if status[page]),
     ]
     if status["record"] is None:
-        return [*lines, ("round", "none done yet")]
+        return [*lines, ("round", "none done yet; a bootstrap node has none")]
     record = RoundRecord.from_dict(status["record"])
     return [
         *lines,

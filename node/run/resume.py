@@ -146,8 +146,7 @@ class RunState:
         checkpoints, rewards = self._checkpoints, self._checkpoints.rewards
         steps = checkpoints.steps()
         best = reward >= rewards.highest(self._swarm, steps)
-        rewards.keep(steps)
-        rewards.note(number, self._swarm, reward)
+        rewards.note(number, self._swarm, reward, kept=steps)
         return bool(checkpoints.best) and best and number not in (0, *steps)
 
 

@@ -11,7 +11,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 class HeldoutRewards:
     """Mean held-out rewards by round, each with the swarm that it was measured in.
 
-    An unreadable file is logged and replaced. Methods that cannot write raise NodeError.
+    A damaged file is logged and replaced. Methods raise NodeError if they cannot read or write now.
     """
 
     def __init__(self, path: Path) -> None:
@@ -50,23 +50,22 @@ class HeldoutRewards:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+            _must_be_damage(error, self._path)
             log.warning("the held-out rewards in %s cannot be read: %s", self._path, error)
             return {}
 
-    def note(self, number: int, swarm: str, reward: float) -> None:
-        self._write(self.read() | {number: (swarm, reward)})
+    def note(
+        self, number: int, swarm: str, reward: float, kept: Collection[int] | None = None
+    ) -> None:
+        """Add a reward; drop those of rounds that are not among ``kept``, if given."""
+        rows = {n: row for n, row in self.read().items() if kept is None or n in kept}
+        self._write(rows | {number: (swarm, reward)})
 
     def move(self, rounds: Iterable[int], other: HeldoutRewards) -> None:
         rows = self.read()
-        moved = {number: rows[number] for number in rounds if number in rows}
-        if moved:
+        if moved := {number: rows[number] for number in rounds if number in rows}:
             other._write(other.read() | moved)
             self._write({n: row for n, row in rows.items() if n not in moved})
-
-    def keep(self, rounds: Iterable[int]) -> None:
-        kept, rows = set(rounds), self.read()
-        if rows.keys() - kept:
-            self._write({number: row for number, row in rows.items() if number in kept})
 
     def highest(self, swarm: str, rounds: Iterable[int]) -> float:
         """Return the highest reward of some rounds in a swarm; minus infinity without one."""
@@ -309,6 +308,13 @@ def _sha256(path: Path) -> str:
 DAMAGE = (errno.EIO, errno.EISDIR, errno.ELOOP, errno.ENOENT, errno.ENOTDIR)
 
 
+def _must_be_damage(error: Exception, path: Path) -> None:
+    """Raise NodeError if reading failed for a reason that may pass, such as missing rights."""
+    if isinstance(error, OSError) and error.errno not in DAMAGE:
+        what = f"cannot read the checkpoints ({error.strerror})"
+        raise NodeError(what, error.filename or path, "Correct that, and repeat.") from error
+
+
 def _verify(folder: Path) -> dict[str, Any]:
     """Return the state of an intact checkpoint; raise NodeError if it cannot be read now."""
     try:
@@ -323,9 +329,7 @@ def _verify(folder: Path) -> dict[str, Any]:
                 raise _DamagedError(f"{name} is not what was written")
         return dict(json.loads(found[STATE].read_bytes()))
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        if isinstance(error, OSError) and error.errno not in DAMAGE:
-            what = f"cannot read the checkpoint ({error.strerror})"
-            raise NodeError(what, error.filename or folder, "Correct that, and repeat.") from error
+        _must_be_damage(error, folder)
         raise _DamagedError(f"{DIGESTS} cannot be read") from error
 
 

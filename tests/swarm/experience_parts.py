@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from experiments.virtual_clock import VirtualClock
 from protocol.rollout import Completion, Finish, Group, Segment, Tokens, Writer, encode_group
-from swarm.groups import PooledGroup
+from swarm.groups import GroupKey, PooledGroup
+from swarm.pool import Pool
 
 ANNA = b"\xaa" * 32
 BEN = b"\xbb" * 32
@@ -50,3 +51,9 @@ def pooled(index=0, rewards=(1.0, 0.0), *, author=ANNA, received=START, **option
         policy_step=3,
         received=received,
     )
+
+
+def lineage(pool: Pool, step: int) -> list[GroupKey]:
+    """The groups of an update by key; local ones have an empty author."""
+    query = "SELECT author, epoch, number FROM used WHERE step=? AND trained ORDER BY 1, 2, 3"
+    return [GroupKey(*row) for row in pool.journal.read(query, (step,))]

@@ -16,7 +16,7 @@ from swarm.groups import GroupKey
 from swarm.journal import Journal
 from swarm.pool import Held, Pool, PoolLimits, over_limits
 from swarm.reputation import Accounts
-from tests.swarm.experience_parts import ANNA, BEN, START, pooled, wait
+from tests.swarm.experience_parts import ANNA, BEN, START, lineage, pooled, wait
 from tests.swarm.test_journal import killed_after
 
 FULL_SYNC = 2
@@ -99,7 +99,7 @@ def test_every_update_that_a_group_served_is_in_the_lineage():
         pool.consume([group], number)
         pool.record_update(number - 1, [], [group.key])
     pool.consume([group], 7)
-    assert [pool.lineage(step) for step in (4, 5, 6, 7)] == [[group.key], [group.key], [], []]
+    assert [lineage(pool, step) for step in (4, 5, 6, 7)] == [[group.key], [group.key], [], []]
 
 
 def test_old_groups_are_not_offered_and_leave(parts) -> None:
@@ -147,10 +147,10 @@ def test_lineage_names_what_each_update_was_made_of(parts) -> None:
     parts.pool.consume([first], 1)
     parts.pool.record_update(1, [(9, 0)], [first.key])
     parts.pool.consume([second], 2)
-    assert parts.pool.lineage(1) == [GroupKey(b"", 9, 0), first.key]
-    assert parts.pool.lineage(2) == []
+    assert lineage(parts.pool, 1) == [GroupKey(b"", 9, 0), first.key]
+    assert lineage(parts.pool, 2) == []
     parts.pool.rewind(0)
-    assert parts.pool.lineage(1) == []
+    assert lineage(parts.pool, 1) == []
     assert parts.pool.add([pooled(1)]) == 0
 
 
@@ -260,8 +260,8 @@ def test_updates_of_a_lost_branch_are_struck_and_later_ones_take_their_numbers(p
         pool.record_update(number, [(1, number)], [])
     pool.rewind(step)
     pool.record_update(step + 1, [(2, 0)], [])
-    assert pool.lineage(step + 1) == [GroupKey(b"", 2, 0)]
-    assert bool(pool.lineage(step)) == (step > 0)
+    assert lineage(pool, step + 1) == [GroupKey(b"", 2, 0)]
+    assert bool(lineage(pool, step)) == (step > 0)
 
 
 def test_the_record_of_uses_is_bounded_and_the_latest_stay():
@@ -270,7 +270,7 @@ def test_the_record_of_uses_is_bounded_and_the_latest_stay():
         parts.pool.record_update(step, [(7, 2 * step), (7, 2 * step + 1)], [])
         ((rows,),) = parts.journal.read("SELECT count(*) FROM used")
         assert rows <= 10
-    lately = [bool(parts.pool.lineage(step)) for step in range(1, 40)]
+    lately = [bool(lineage(parts.pool, step)) for step in range(1, 40)]
     assert lately == [step >= 35 for step in range(1, 40)]
 
 

@@ -14,7 +14,7 @@ from swarm.groups import GroupKey
 from swarm.journal import open_or_restore
 from swarm.pool import LEAST_USES, MAX_DELETED, Pool, updates_of
 from tests.swarm.admission_parts import EPOCH_SECONDS, NOW, Gate, Peer
-from tests.swarm.experience_parts import ANNA, BEN, pooled, wait
+from tests.swarm.experience_parts import ANNA, BEN, lineage, pooled, wait
 from tests.swarm.test_pool import Parts, keys
 
 
@@ -36,7 +36,7 @@ def test_an_external_use_is_remembered_as_long_as_its_group_could_come_again() -
         use(parts, step, step, epoch=epoch, own=2)
     assert parts.pool.forget(epoch=7) == 8, "own ones; either other may be admitted yet"
     assert parts.pool.forget(epoch=8) == 2
-    assert [len(parts.pool.lineage(step)) for step in (1, 2, 3, 4)] == [1, 0, 1, 0]
+    assert [len(lineage(parts.pool, step)) for step in (1, 2, 3, 4)] == [1, 0, 1, 0]
 
 
 def test_the_first_update_of_each_author_is_remembered_so_that_it_can_be_undone() -> None:
@@ -63,10 +63,10 @@ def test_an_update_of_which_nothing_is_known_any_more_is_struck_by_going_back_be
     for step in range(1, 5):
         use(parts, step, own=2)
     parts.pool.forget(epoch=0)
-    assert [len(parts.pool.lineage(step)) for step in (1, 2, 3, 4)] == [0, 0, 1, 2]
+    assert [len(lineage(parts.pool, step)) for step in (1, 2, 3, 4)] == [0, 0, 1, 2]
     parts.pool.rewind(1)
     use(parts, 2, own=1)
-    assert [len(parts.pool.lineage(step)) for step in (1, 2, 3, 4)] == [0, 1, 0, 0]
+    assert [len(lineage(parts.pool, step)) for step in (1, 2, 3, 4)] == [0, 1, 0, 0]
 
 
 def test_groups_of_forgotten_epochs_stay_out_however_far_the_clock_is_put_back() -> None:

@@ -1,4 +1,5 @@
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -49,6 +50,14 @@ def test_a_run_is_drawn_into_a_pipe_without_an_option(terminal):
     assert piped == terminal.ok("plot", "mine", "--terminal")
     terminal.ok("plot", "mine", "--out", "mine.png")
     assert "rounds 1 to 6" not in terminal.out, "only the file was asked for"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no /dev/full")
+def test_a_chart_that_finds_no_space_says_so(terminal):
+    run(Path("mine"))
+    Path("full.png").symlink_to("/dev/full")
+    told = terminal.refuses(1, "plot", "mine", "--out", "full.png")
+    assert told.startswith("error: no space left to write: full.png. Free some space")
 
 
 def test_without_a_name_it_is_the_node_that_is_here(terminal, node):

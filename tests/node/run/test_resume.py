@@ -28,7 +28,7 @@ from swarm.peer_advantage import OWN, Earned, PeersLead
 from swarm.pool import Pool
 from tests.node.learner.parts import CONFIG, MIXED, weights
 from tests.support import random_policy
-from tests.swarm.experience_parts import ANNA
+from tests.swarm.experience_parts import ANNA, lineage
 
 AHEAD = [Earned(OWN, "sums", 0, (1.0, 1.0, 0.0)), Earned(ANNA, "sums", 0, (1.0, 0.0, 0.0))] * 12
 """A node that is ahead of another."""
@@ -111,13 +111,13 @@ def test_updates_after_the_checkpoint_are_struck_and_those_before_it_stay(place)
     place.pool.record_update(1, [(7, 1)], [])
     progress = place.state()
     progress.restore(trainer(), place.pool)
-    assert progress.round == 0 and place.pool.lineage(1) == [], "without one all of them"
+    assert progress.round == 0 and lineage(place.pool, 1) == [], "without one all of them"
     progress.save(3, experienced())
     assert progress.round == 3
     for step in (1, 2, 3):
         place.pool.record_update(step, [(7, step)], [])
     place.state().restore(trainer(), place.pool)
-    assert [len(place.pool.lineage(step)) for step in (1, 2, 3)] == [1, 0, 0]
+    assert [len(lineage(place.pool, step)) for step in (1, 2, 3)] == [1, 0, 0]
 
 
 def test_a_checkpoint_comes_with_a_copy_of_the_journal_and_a_note_of_damage(place):

@@ -22,7 +22,7 @@ from tests.node.rollout.overlap_parts import Teacher
 from tests.node.run import trainer_parts
 from tests.node.run.rounds_parts import REWARD, Half, Loop
 from tests.node.run.trainer_parts import Parts
-from tests.swarm.experience_parts import ANNA, BEN, START, pooled
+from tests.swarm.experience_parts import ANNA, BEN, START, lineage, pooled
 
 TASKS = tuple(TaskRef("sums", 0, seed, Split.HELDOUT) for seed in range(2))
 SIZES = {"mixture__local": 3, "mixture__external": 1}
@@ -84,7 +84,7 @@ def test_groups_of_equal_rewards_are_not_shared_unless_told_to(discard, shared):
 def test_an_update_is_of_all_own_groups_or_of_so_many_that_teach(keep, trained):
     loop = Loop(local=6, rules=Rules(keep=keep), teacher=Half())
     outcome = loop.rounds.step()
-    assert [key.number for key in loop.pool.lineage(1)] == trained
+    assert [key.number for key in lineage(loop.pool, 1)] == trained
     assert (len(outcome.own), outcome.trained) == (6, len(trained))
     assert [index for _, index in loop.intake.seen] == [*range(6)], "lengths are of all of them"
 
@@ -108,7 +108,7 @@ def test_external_groups_are_learned_from_credited_and_put_into_the_lineage():
     (taken,) = outcome.external
     assert loop.accounts.tried()[taken.author] > before.get(taken.author, 0.0) * 11 / 12
     own = [GroupKey(b"", *group.key) for group in outcome.own]
-    assert loop.pool.lineage(1) == [*own, taken.key] and outcome.trained == len(own) + 1
+    assert lineage(loop.pool, 1) == [*own, taken.key] and outcome.trained == len(own) + 1
     assert outcome.proven == {BEN}
     assert taken.key not in {candidate.key for candidate in loop.pool.fresh()}
 

@@ -23,7 +23,7 @@ from tests.node.rollout.test_groups import sent
 from tests.node.run.rounds_parts import Half, Loop, Nothing
 from tests.node.run.trainer_parts import Parts, configured
 from tests.support import random_policy
-from tests.swarm.experience_parts import ANNA, BEN, pooled
+from tests.swarm.experience_parts import ANNA, BEN, lineage, pooled
 
 
 def test_an_update_is_credited_to_the_policy_after_it_and_to_the_authors():
@@ -41,7 +41,7 @@ def test_an_update_is_credited_to_the_policy_after_it_and_to_the_authors():
     useful = tuple(0.5 * (group.author == BEN) for group in taken.groups)
     loop.external.credit(own, taken, UpdateStats(skipped=False, useful=useful), 9)
     keys = [*(GroupKey(b"", *group.key) for group in own), *(group.key for group in taken.groups)]
-    assert loop.pool.lineage(9) == sorted(keys)
+    assert lineage(loop.pool, 9) == sorted(keys)
     assert loop.accounts.tried()[BEN] == 0.5 and loop.accounts.tried()[ANNA] < before[ANNA]
     assert loop.counters.snapshot()["external_useless"] == 1
 
@@ -67,7 +67,7 @@ def test_a_group_that_nothing_is_left_of_earns_its_author_nothing_and_is_not_tra
     loop.pool.add([too_long(1, ANNA)])
     outcome = loop.rounds.step()
     assert outcome.external == ()
-    assert outcome.trained == len(outcome.own) == len(loop.pool.lineage(1))
+    assert outcome.trained == len(outcome.own) == len(lineage(loop.pool, 1))
     assert loop.accounts.tried() == {ANNA: 0.0} and loop.pool.fresh() == []
 
 

@@ -143,7 +143,7 @@ def test_a_checkpoint_that_cannot_be_read_now_is_not_taken_for_damaged(
 ):
     failed = Mock(side_effect=OSError(code, os.strerror(code)))
     monkeypatch.setattr("hashlib.file_digest", failed)
-    with pytest.raises(NodeError, match=f"cannot read the checkpoint .{os.strerror(code)}.*step-"):
+    with pytest.raises(NodeError, match=f"cannot read the checkpoints .{os.strerror(code)}.*step-"):
         three_saved.load_latest()
     failed.side_effect = OSError(errno.EIO, "a disk error")
     with pytest.raises(CheckpointError, match="damaged"):
@@ -279,6 +279,16 @@ def test_rewards_that_cannot_be_read_cost_no_checkpoint(three_saved, caplog):
     assert "rewards.json cannot be read" in caplog.text
     three_saved.rewards.note(4, "a", 0.5)
     assert three_saved.rewards.read() == {4: ("a", 0.5)}
+
+
+def test_rewards_that_cannot_be_read_now_are_not_replaced(three_saved, monkeypatch):
+    three_saved.rewards.note(3, "a", 0.5)
+    with monkeypatch.context() as patch:
+        failed = Mock(side_effect=OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
+        patch.setattr("pathlib.Path.read_bytes", failed)
+        with pytest.raises(NodeError, match=r"cannot read the checkpoints .Too many.*rewards.json"):
+            three_saved.rewards.note(4, "a", 0.1)
+    assert three_saved.rewards.read() == {3: ("a", 0.5)}
 
 
 @pytest.fixture
