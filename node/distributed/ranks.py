@@ -101,7 +101,9 @@ class Ranks:
 
     @contextmanager
     def carrying_out(self, order: Order) -> Iterator[None]:
-        """Carry out an order on every rank; rank 0 sends it. Raise NodeError if one fails."""
+        """Carry out an order on every rank; rank 0 sends it. Raise NodeError once one fails."""
+        if self._failed:
+            raise self._lost(order.name, "an earlier order failed")
         with self._bound(order.name):
             if self.leads:
                 self._share(order)

@@ -88,8 +88,26 @@ class TrainingLoop:
         """Run until ``limit`` rounds are done (0: no limit) or ``stop`` is set.
 
         Raises NodeError if three rounds in a row failed; the cause is chained and logged. Raises
-        JournalError if the journal can no longer record what a round does.
+        JournalError if the journal can no longer record what a round does. The rounds before an
+        error are saved if that is possible.
         """
+        try:
+            self._run(limit, stop)
+        except Exception:
+            if self._due() and not self._unsaved:
+                try:
+                    self.save(self.round)
+                except Exception as error:
+                    log.exception("round %d cannot be saved: %s", self.round, error)
+            raise
+        if self._due():
+            self.save(self.round)
+
+    def _due(self) -> bool:
+        """Return whether rounds are done that no checkpoint holds."""
+        return self._unsaved or self.round % self.schedule.checkpoint_every > 0
+
+    def _run(self, limit: int, stop: threading.Event) -> None:
         failures = 0
         while not stop.is_set() and not (limit and self.round >= limit):
             try:
@@ -103,10 +121,8 @@ class TrainingLoop:
                 log.exception("round %d failed: %s (%d in a row)", self.round + 1, error, failures)
                 if failures == MAX_FAILURES_IN_A_ROW:
                     what = f"{failures} rounds failed in a row, the last with"
-                    remedy = "The stack traces are in node.log; the last checkpoint is unchanged."
+                    remedy = "The stack traces are in node.log; a restart resumes the run."
                     raise NodeError(what, error, remedy) from error
-        if self.round % self.schedule.checkpoint_every or self._unsaved:
-            self.save(self.round)
 
     def step(self, *, last: bool = False) -> Outcome:
         """Do one round; evaluate, if due, before the update, or after it if ``last``."""

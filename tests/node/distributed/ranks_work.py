@@ -170,16 +170,18 @@ def tokens_to_come(ranks: Ranks) -> tuple[str, int]:
     return told, policy.version
 
 
-def end_of_memory(ranks: Ranks, folder: Path) -> str:
-    """What rank 0 says where rank 1 runs out of memory in the middle of its layers."""
+def end_of_memory(ranks: Ranks, folder: Path) -> list[str]:
+    """What rank 0 says where rank 1 runs out of memory in its layers, and to a save after it."""
     learner = learner_of(CASES["one pass"], random_policy(), ranks)
     learner.update(MIXED)  # rank 1 may not be so far yet
     (folder / FULL).touch()
-    try:
-        learner.update(MIXED)
-    except NodeError as error:
-        return str(error)
-    return "nothing"
+    told = list[str]()
+    for work in (lambda: learner.update(MIXED), learner.state_dict):
+        try:
+            work()
+        except NodeError as error:
+            told.append(str(error))
+    return told
 
 
 def lead(ranks: Ranks, folder: Path) -> None:

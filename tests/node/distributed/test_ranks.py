@@ -108,8 +108,9 @@ def test_every_row_is_dealt_once_and_no_rank_has_much_more_than_another(lengths,
 def test_tokens_to_come_are_refused_and_memory_that_runs_out_on_one_rank_ends_all(found):
     told, version = found["tokens to come"]
     assert "tokens of version 1 of the policy, which is at 0" in told and version == 1
-    told = found["end of memory"]
-    assert "rank 1: memory ran out" in told and "learner.micro_batch_tokens" in told
+    for told in found["end of memory"]:
+        assert "rank 1: memory ran out" in told and "learner.micro_batch_tokens" in told
+    assert ["(update)" in told for told in found["end of memory"]] == [True, False]
 
 
 def test_a_learner_alone_keeps_to_the_options_of_its_correction():

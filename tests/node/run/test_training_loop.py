@@ -145,10 +145,10 @@ def test_the_third_failure_in_a_row_ends_a_run_and_names_its_cause():
     assert [o.round for o in run(loop, 2).outcomes] == [1, 2], "they are not in a row"
     assert loop.counters.snapshot()["rounds_failed"] == 4
     loop, last = Loop(checkpoint_every=2), OSError("the last")
-    loop.fail([OSError("1"), OSError("2"), last, None])
+    loop.fail([None, OSError("1"), OSError("2"), last, None])
     with pytest.raises(NodeError, match="3 rounds failed in a row") as failed:
         run(loop, 5)
-    assert failed.value.__cause__ is last and loop.saved == []
+    assert failed.value.__cause__ is last and loop.saved == [(1, 1)], "the round before is kept"
     assert loop.counters.snapshot()["rounds_failed"] == 3
 
 
@@ -178,11 +178,21 @@ def test_a_run_whose_checkpoints_cannot_be_written_ends():
     "error", [NodeError("no", "place", "to go on"), JournalError("journal", "is full", "free it")]
 )
 def test_what_cannot_get_better_ends_a_run_at_once(error):
-    loop = Loop()
-    loop.fail([error])
+    loop = Loop(checkpoint_every=3)
+    loop.fail([None, None, error])
     with pytest.raises(type(error)) as failed:
         run(loop, 5)
-    assert failed.value is error and loop.counters.snapshot() == {}
+    assert failed.value is error and "rounds_failed" not in loop.counters.snapshot()
+    assert loop.saved == [(2, 2)], "the rounds before are kept"
+
+
+def test_rounds_that_cannot_be_kept_leave_the_error_that_ended_the_run(caplog):
+    loop, error = Loop(checkpoint_every=3), NodeError("no", "memory", "to go on")
+    loop.fail([None, error])
+    loop.rounds.save = Mock(side_effect=OSError("no space"))
+    with pytest.raises(NodeError) as failed:
+        run(loop, 5)
+    assert failed.value is error and "round 1 cannot be saved: no space" in caplog.text
 
 
 def test_rounds_have_the_sizes_and_turns_of_the_configuration(monkeypatch):
