@@ -265,7 +265,8 @@ def play_command(
     _check(specs[family], level, file)
     number = random.Random().getrandbits(63) if seed is None else seed
     task = TaskRef(family, level, number)
-    allowed = Allowed({family: file} if file else own_files(task_set))
+    # The player is the user, or a model that the user names.
+    allowed = Allowed({family: file} if file else own_files(task_set), code_execution=[family])
     try:
         with Verifier([specs[family]], allowed, outside=True) as verifier:
             verifier.start()

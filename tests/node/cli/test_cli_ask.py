@@ -11,6 +11,7 @@ from node.cli.model import differences
 from node.errors import NodeError
 from node.evaluation import comparison
 from node.evaluation.comparison import Disputed, Question, silence
+from node.tasks.sandbox.sandbox import sandbox_support
 from swarm.common.util import counted
 from swarm.groups import Split, TaskRef
 from swarm.verification import UNKNOWN_ENV, JudgeRefused
@@ -45,6 +46,13 @@ def test_a_family_of_one_turn_is_answered_once(terminal, said):
     said("no", "never")
     assert terminal("play", "gcd", "--task-set", "tiny", "--seed", "3") == 0
     assert terminal.out.startswith("» Find the Greatest") and terminal.out.endswith("reward 0.00\n")
+
+
+@pytest.mark.skipif(not sandbox_support().whole, reason="no sandbox for answers that run as code")
+def test_a_family_that_runs_answers_as_code_is_played_without_a_configuration(terminal, said):
+    said("0")
+    shown = terminal.ok("play", "binary_matrix", "--task-set", "reasoning-gym", "--seed", "3")
+    assert "taxicab" in shown and shown.endswith("reward 0.00\n")
 
 
 MATRIX = """[[env]]
