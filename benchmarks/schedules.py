@@ -33,7 +33,8 @@ from output import show
 
 from node.cli.options import overrides_of
 from node.config.config import write_config
-from node.demo.run import NodeProcess, loopback
+from node.demo.node_process import NodeProcess
+from node.demo.run import loopback
 from node.errors import NodeError
 from node.monitor.history import read_records
 from node.monitor.record import RoundRecord

@@ -27,7 +27,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from under_attack import ATTACKS
 
-from node.demo.run import DemoSettings, NodeProcess, swarm_of
+from node.demo.node_process import NodeProcess
+from node.demo.run import DemoSettings, swarm_of
 from node.monitor.history import read_records
 from node.monitor.record import Terminal
 from node.threads import cores

@@ -421,8 +421,8 @@ def _length(model: Path | None, answers: str, bury: int | None = None) -> Length
 
 def _real(settings: Settings, model: Path, device: str, dtype: str, warm_start: int) -> Settings:
     """Return the settings for a model of one's own, with the learning rate of its size."""
+    from node.plan.choice import learning_rate
     from node.plan.model_shape import shape_of
-    from node.plan.plan import learning_rate
     from node.policy.device import device_named
     from node.policy.model_source import config_folder
 

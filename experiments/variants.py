@@ -24,22 +24,21 @@ from experiments.folder import ExperimentFolder
 from experiments.report import markdown_rows
 from experiments.settings import Settings
 from experiments.warm_start import warm_started
+from node.demo.node_process import NodeProcess, stop_all
 from node.demo.run import (
     MIXED,
     REFRESH_SECONDS,
     START_SECONDS,
     TRIAL_SECONDS,
-    NodeProcess,
     check_none_failed,
     start_bootstrap,
     start_node,
-    stop_all,
 )
 from node.errors import NodeError
 from node.monitor.history import read_history
 from node.monitor.record import RoundRecord
+from node.plan.choice import learning_rate
 from node.plan.model_shape import shape_of
-from node.plan.plan import learning_rate
 from node.storage.atomic_files import make_folder
 from protocol.identity import Identity
 from swarm.common.util import counted

@@ -16,7 +16,7 @@ from on_gpu.machine import free_bytes
 from on_gpu.section import Row, Settings, SkippedError
 
 if TYPE_CHECKING:
-    from node.demo.run import NodeProcess
+    from node.demo.node_process import NodeProcess
 
 WARM_UP = 2
 """Rounds of a node that do not count: its first graphs are recorded, and few groups came in."""
@@ -45,7 +45,7 @@ def run(settings: Settings) -> Iterator[Row]:
 
     Every node is a process, as ``swarm-node demo`` starts it, without its trial of the model.
     """
-    from node.demo.run import RecordTail
+    from node.demo.node_process import RecordTail
 
     if not settings.model and not settings.smoke:
         raise SkippedError("takes a real model: name its folder with --model")
@@ -68,7 +68,8 @@ def run(settings: Settings) -> Iterator[Row]:
 @contextmanager
 def _swarm(settings: Settings, size: Size, folder: Path) -> Iterator[list[NodeProcess]]:
     """A bootstrap node and the nodes, all stopped at the end."""
-    from node.demo.run import START_SECONDS, start_bootstrap, start_node, stop_all
+    from node.demo.node_process import stop_all
+    from node.demo.run import START_SECONDS, start_bootstrap, start_node
 
     threads = max(1, (os.cpu_count() or 1) // size.nodes)
     environment = {"OMP_NUM_THREADS": str(threads)}

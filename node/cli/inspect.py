@@ -1,11 +1,8 @@
-"""Commands that inspect, check, stop or roll back existing nodes, and check a peer."""
+"""Commands that inspect, stop or roll back existing nodes."""
 
 from __future__ import annotations
 
-import asyncio
-import tempfile
 import time
-from collections import Counter
 from contextlib import ExitStack, closing
 from dataclasses import asdict
 from pathlib import Path
@@ -15,19 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Column, Table
-from rich.text import Text
 
 from node.cli.options import (
     ConfigOption,
     DebugOption,
     JsonOption,
-    LoadedNode,
-    PeersOption,
-    SetOption,
-    find_config,
     open_folder,
     open_node,
-    overrides_of,
     print_json,
     say_lines,
     waiting,
@@ -35,7 +26,7 @@ from node.cli.options import (
 from node.errors import NodeError, UsageError
 from node.monitor.groups import in_full, read_rollouts
 from node.monitor.logs import LogTail
-from node.monitor.output import as_typed, printable, say
+from node.monitor.output import as_typed, say
 from node.monitor.record import (
     NONE,
     RoundRecord,
@@ -57,13 +48,10 @@ from node.storage.checkpoints import (
     no_checkpoint,
 )
 from node.storage.run_folder import CRASHED, STOPPED, present_status
-from protocol.errors import ProtocolError
 from swarm.common.counters import Counters
 from swarm.common.util import counted
-from swarm.transport.transport import TransportError
 
 if TYPE_CHECKING:
-    from node.conformance.peer import CaseResult
     from node.run.status import Run
 
 
@@ -351,127 +339,3 @@ def dashboard_command(
         stack.enter_context(closing(served))
         while not stop.wait(LOOK_SECONDS):
             pass  # Windows interrupts no wait that has no limit
-
-
-COLOURS = {"ok": "green", "warn": "yellow", "skip": "yellow", "fail": "red"}
-
-
-def doctor_command(
-    peers: PeersOption = None,
-    config: ConfigOption = None,
-    assignments: SetOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
-) -> None:
-    """Check packages, device, disk, memory, key, clock, ports and peers.
-
-    The exit status is 1 if a check fails.
-    """
-    from node.cli.join import NEW_FOLDER
-    from node.config.config import Config, run_folder
-    from node.doctor.checks import check_machine, check_network
-
-    overrides = overrides_of(assignments, peers)
-    if find_config(config):
-        node = open_node(config, overrides)
-    else:
-        unmade, path = Config.with_overrides(overrides), NEW_FOLDER / "node.toml"
-        node = LoadedNode(path, unmade, run_folder(path, unmade))
-    with waiting("checking this machine and its network"):
-        findings = [
-            *check_machine(node.config, node.folder),
-            *check_network(node.config, node.folder),
-        ]
-    if json:
-        rows = map(asdict, findings)
-        print_json([{key: row[key] for key in row if key != "brief"} for row in rows])
-    else:
-        for each in findings:
-            remedy = as_typed(each.remedy) if each.remedy else ""
-            _show(each.level, f"{each.check:<11}{printable(each.brief or each.found)}", 11, remedy)
-    if any(finding.level == "fail" for finding in findings):
-        raise typer.Exit(1)
-
-
-def _show(level: str, line: str, indent: int, note: str) -> None:
-    """Print a result in the color of its level, and a note below it, if there is one."""
-    console = Terminal(soft_wrap=True)
-    console.print(Text.assemble((f"{level:<4}", COLOURS[level]), f"  {line}"))
-    if note:
-        console.print(f"      {'':<{indent}}-> {printable(note)}", highlight=False)
-
-
-EXAMPLE = "/ip4/192.0.2.7/tcp/31337/p2p/12D3Koo…"
-MOST_SHOWN = 512  # bytes of one piece that a case sent
-
-
-def conformance_command(
-    address: Annotated[
-        str, typer.Option("--peers", metavar="ADDRESS", help="Address of the peer to test.")
-    ] = "",
-    transport: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KIND",
-            help="Transport of the test client: hivemind or libp2p. [default: one that is "
-            "installed]",
-        ),
-    ] = None,
-    with_bytes: Annotated[
-        bool, typer.Option("--bytes", help="Also print the bytes of each case, in hex.")
-    ] = False,
-    json: JsonOption = False,
-    debug: DebugOption = False,
-) -> None:
-    """Test a peer against the clauses of docs/protocol.md.
-
-    This is for developers of another implementation. The client connects as an unknown peer with a
-    temporary key. The peer may refuse it for a while afterwards. The exit status is 1 if a case
-    fails.
-    """
-    from node.config.sections import NetworkSection
-
-    over = transport or NetworkSection().transport
-    if "/p2p/" not in address:
-        raise UsageError("--peers", repr(address), f"Name one peer in full, as {EXAMPLE}.")
-    with waiting("testing the peer"):
-        findings = asyncio.run(_look(address, over))
-    if json:
-        print_json([_as_json(finding, with_bytes=with_bytes) for finding in findings])
-    else:
-        for each in findings:
-            _show(each.outcome, f"{each.clause:<7}{each.says}", 7, each.found)
-            for piece in each.sent if with_bytes else ():
-                Terminal(soft_wrap=True).print(f"{'':<13}{piece.stream}  {_in_hex(piece.data)}")
-        counts = Counter(finding.outcome for finding in findings)
-        total = ", ".join(f"{counts[kind]} {kind}" for kind in ("ok", "skip", "fail"))
-        Terminal(soft_wrap=True).print(total)
-    if any(finding.outcome == "fail" for finding in findings):
-        raise typer.Exit(1)
-
-
-def _as_json(finding: CaseResult, *, with_bytes: bool) -> dict[str, Any]:
-    sent = [{"stream": piece.stream, "bytes": piece.data.hex()} for piece in finding.sent]
-    parts = {**asdict(finding), "sent": sent}
-    return parts if with_bytes else {name: parts[name] for name in parts if name != "sent"}
-
-
-def _in_hex(data: bytes) -> str:
-    """Return bytes in hex, only the first of many."""
-    left = f"… ({len(data)} bytes)" if len(data) > MOST_SHOWN else ""
-    return f"{data[:MOST_SHOWN].hex()}{left}"
-
-
-async def _look(address: str, over: str) -> list[CaseResult]:
-    from node.conformance.streams import look_at
-
-    with tempfile.TemporaryDirectory() as thrown_away:
-        try:
-            return await look_at(address, Path(thrown_away), over)
-        except TransportError as error:
-            remedy = "Check it with swarm-node doctor --peers; no case was run."
-            raise NodeError("the peer sends no manifest", error, remedy) from error
-        except ProtocolError as error:
-            what = "the peer's manifest is not valid"
-            remedy = "Test it with the vectors of docs/minimal_member.md first."
-            raise NodeError(what, f"{error.code}: {error}", remedy) from error

@@ -1,15 +1,17 @@
-"""``swarm-node join`` and ``bootstrap``: run a node, here or in the background."""
+"""``swarm-node join``, ``bootstrap`` and ``observe``: run a node, here or in the background."""
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from shlex import quote
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
@@ -248,3 +250,58 @@ def bootstrap_command(
 
         check_places(node.config, node.folder)
         run_untrained("bootstrap", node.config, node.folder, RunOptions(json=json), stages)
+
+
+PATIENCE_SECONDS = 30.0  # for a named peer to answer, unless a config says otherwise
+
+
+def observe_command(
+    peers: PeersOption = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            "-c",
+            help="Config or folder for this command, to continue earlier counts. [default: a "
+            "temporary folder]",
+        ),
+    ] = None,
+    public: PublicOption = None,
+    snapshot: SnapshotOption = None,
+    seconds: Annotated[
+        float, typer.Option(min=0, help="Seconds until the end; 0: unlimited.")
+    ] = 0.0,
+    assignments: SetOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+    detached: DetachOption = False,
+    stop_on_eof: StopOption = False,
+) -> None:
+    """Show the page of a swarm without training or being a member.
+
+    The command serves the page only on this machine, on port 8710 or the next free one, unless you
+    give --public or --snapshot. Ctrl-C ends it cleanly.
+    """
+    overrides = overrides_of(assignments, peers, public=public, snapshot=snapshot)
+    if detached:
+        if config is None:
+            raise UsageError(OPTION, "without a folder", "Name one for its page: --config DIR.")
+        detach(config, overrides, json=json, member=False)
+        return
+    with ExitStack() as stack:
+        if config is None:
+            from node.run.preflight import prepare
+
+            place = stack.enter_context(TemporaryDirectory(prefix="swarm-watch-"))
+            prepare(Path(place), {"network.start_timeout": PATIENCE_SECONDS})
+            config = Path(place)
+        start = started(config, overrides, json=json, debug=debug, stop_on_eof=stop_on_eof)
+        node, stages = stack.enter_context(start)
+        from node.run.preflight import check_places
+        from node.run.status import RunOptions
+        from node.run.untrained import check_peers, run_untrained
+
+        check_peers(node.config, node.folder)
+        check_places(node.config, node.folder)
+        options, limit = RunOptions(json=json), seconds or math.inf
+        run_untrained("observe", node.config, node.folder, options, stages, limit)

@@ -1,13 +1,9 @@
-"""``swarm-node peers``, ``trust`` and ``observe``: the peers met, and the page of a swarm."""
+"""``swarm-node peers``, ``trust`` and ``block``: the peers met, and what the user says of them."""
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
@@ -15,19 +11,12 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from node.cli.join import OPTION, DetachOption, detach, started
 from node.cli.options import (
     ConfigOption,
     DebugOption,
     JsonOption,
     LoadedNode,
-    PeersOption,
-    PublicOption,
-    SetOption,
-    SnapshotOption,
-    StopOption,
     open_node,
-    overrides_of,
     print_json,
     say_lines,
 )
@@ -396,58 +385,3 @@ def _change(listed: ListedPeers, given: list[str], *, remove: bool) -> None:
             remedy = f"List the {listed.kind} peers with: {listed.command}."
             raise UsageError(f"this peer is not {listed.kind}", peer, remedy)
     listed.write([peer for peer in added if peer not in peers])
-
-
-PATIENCE_SECONDS = 30.0  # for a named peer to answer, unless a config says otherwise
-
-
-def observe_command(
-    peers: PeersOption = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            "-c",
-            help="Config or folder for this command, to continue earlier counts. [default: a "
-            "temporary folder]",
-        ),
-    ] = None,
-    public: PublicOption = None,
-    snapshot: SnapshotOption = None,
-    seconds: Annotated[
-        float, typer.Option(min=0, help="Seconds until the end; 0: unlimited.")
-    ] = 0.0,
-    assignments: SetOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
-    detached: DetachOption = False,
-    stop_on_eof: StopOption = False,
-) -> None:
-    """Show the page of a swarm without training or being a member.
-
-    The command serves the page only on this machine, on port 8710 or the next free one, unless you
-    give --public or --snapshot. Ctrl-C ends it cleanly.
-    """
-    overrides = overrides_of(assignments, peers, public=public, snapshot=snapshot)
-    if detached:
-        if config is None:
-            raise UsageError(OPTION, "without a folder", "Name one for its page: --config DIR.")
-        detach(config, overrides, json=json, member=False)
-        return
-    with ExitStack() as stack:
-        if config is None:
-            from node.run.preflight import prepare
-
-            place = stack.enter_context(TemporaryDirectory(prefix="swarm-watch-"))
-            prepare(Path(place), {"network.start_timeout": PATIENCE_SECONDS})
-            config = Path(place)
-        start = started(config, overrides, json=json, debug=debug, stop_on_eof=stop_on_eof)
-        node, stages = stack.enter_context(start)
-        from node.run.preflight import check_places
-        from node.run.status import RunOptions
-        from node.run.untrained import check_peers, run_untrained
-
-        check_peers(node.config, node.folder)
-        check_places(node.config, node.folder)
-        options, limit = RunOptions(json=json), seconds or math.inf
-        run_untrained("observe", node.config, node.folder, options, stages, limit)

@@ -17,12 +17,12 @@ from typing import Annotated, Any
 
 import typer
 
+from node.cli.checks import conformance_command, doctor_command
 from node.cli.demo import demo_command, play_command, plot_command
+from node.cli.identity import identity_app
 from node.cli.inspect import (
     checkpoints_command,
-    conformance_command,
     dashboard_command,
-    doctor_command,
     list_command,
     logs_command,
     rollback_command,
@@ -30,11 +30,11 @@ from node.cli.inspect import (
     status_command,
     stop_command,
 )
-from node.cli.join import bootstrap_command, join_command
+from node.cli.join import bootstrap_command, join_command, observe_command
 from node.cli.model import ask_command, compare_command, evaluate_command, warm_start_command
 from node.cli.options import SpreadPeers
-from node.cli.peers import block_command, observe_command, peers_command, trust_command
-from node.cli.setup import create_command, export_command, identity_app, init_command, plan_command
+from node.cli.peers import block_command, peers_command, trust_command
+from node.cli.setup import create_command, export_command, init_command, plan_command
 from node.errors import NodeError, TaskSetError, UsageError
 from node.monitor.logs import ERROR, log_error
 from node.monitor.output import (

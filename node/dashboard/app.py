@@ -28,8 +28,8 @@ from starlette.types import Receive, Scope, Send
 
 from node.config.config import Config
 from node.dashboard.groups import MAX_GROUPS, Wanted
-from node.dashboard.rounds import QueryError, Rounds, failure, number, reply, text
-from node.dashboard.run_view import MOST_LINES, Feed, RunView, levels, updates
+from node.dashboard.rounds import QueryError, Rounds, failure, levels, number, reply, text, updates
+from node.dashboard.run_view import MOST_LINES, Feed, RunView
 from node.errors import NodeError
 from node.monitor.groups import ORIGINS
 from node.monitor.sinks import exposition

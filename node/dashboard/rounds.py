@@ -256,3 +256,44 @@ def text(query: QueryParams, name: str, most: int = TEXT) -> str:
     if len(found) > most:
         raise QueryError(f"{name}: write at most {most} characters")
     return found
+
+
+SHOWN_AUTHORS = 12  # authors with their own series: those with most groups
+
+
+def updates(rounds: Rounds, since: int, points: int) -> dict[str, Any]:
+    """Return groups per update: local, of each of the largest authors, and of others."""
+    numbers, edges = rounds.column("round"), rounds.edges(since, points)
+    authors, shown = rounds.named["authors"], numbers[edges[0] : edges[-1]]
+    recent = (numbers > since) * rounds.weights()
+    totals = {name: n for name, n in authors.totals(numbers, recent).items() if n > 0}
+    largest = sorted(totals, key=lambda name: (-totals[name], name))[:SHOWN_AUTHORS]
+    others = np.nan_to_num(rounds.column("groups_external"))
+    series = {}
+    for name in largest:
+        groups = np.nan_to_num(authors.column(name, numbers))
+        others = others - groups
+        series[name] = plain_values(thinned(groups, edges, last=False), DIGITS)
+    own = np.nan_to_num(rounds.column("groups_own"))
+    return {
+        "rounds": plain_values(thinned(numbers, edges, last=True), None) if len(shown) else [],
+        "own": plain_values(thinned(own, edges, last=False), DIGITS),
+        "authors": series,
+        "other": plain_values(thinned(np.maximum(others, 0.0), edges, last=False), DIGITS),
+    }
+
+
+def levels(rounds: Rounds, since: int, points: int) -> dict[str, Any]:
+    """Return mean rewards of local completions by family and level."""
+    numbers, edges, found = rounds.column("round"), rounds.edges(since, points), []
+    of = plain_values(thinned(numbers, edges, last=True), None) if len(edges) > 1 else []
+    for name in sorted(rounds.named["levels"].names):
+        values = thinned(rounds.named["levels"].column(name, numbers), edges, last=False)
+        pairs = zip(of, plain_values(values, DIGITS), strict=True)
+        known = [(each, value) for each, value in pairs if value is not None]
+        env, _, level = name.rpartition("/")
+        if known and level.isdecimal():
+            at, rewards = zip(*known, strict=True)
+            family = {"env": env, "level": int(level), "rounds": at, "reward": rewards}
+            found.append(family)
+    return {"families": found}

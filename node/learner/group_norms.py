@@ -42,10 +42,8 @@ class GroupIds:
     @classmethod
     def of(cls, ids: Tensor, sizes: Sequence[int], device: torch.device) -> GroupIds:
         """Return the distinct ids of ``ids [B, ...]``, moved to a device."""
-        groups = torch.arange(len(sizes), device=ids.device)
-        owner = groups.repeat_interleave(
-            torch.tensor(sizes, device=ids.device) * len(ids) // sum(sizes)
-        )
+        counts = torch.tensor(sizes, device=ids.device) * len(ids) // sum(sizes)
+        owner = torch.arange(len(sizes), device=ids.device).repeat_interleave(counts)
         keys = owner.view(-1, *[1] * (ids.dim() - 1)) * (1 << 32) + ids
         keys, inverse = torch.unique(keys, return_inverse=True)
         owners = keys >> 32
@@ -139,11 +137,7 @@ def _trained(module: nn.Module) -> list[nn.Parameter]:
     return [weight for weight in module.parameters(recurse=False) if weight.requires_grad]
 
 
-LINEAR: dict[type[nn.Module], bool] = {
-    nn.Linear: False,
-    FlatLinear: False,
-    OneDnnLinear: True,
-}
+LINEAR: dict[type[nn.Module], bool] = {nn.Linear: False, FlatLinear: False, OneDnnLinear: True}
 """Layers of which the product alone is known; by whether oneDNN computes it."""
 
 
@@ -365,8 +359,7 @@ def _products(
     most = 1 if by_onednn else max(1, (CPU_BYTES if on_cpu else GPU_BYTES) // size)
     total, begin = None, 0
     for pair in zip(layout.by_group(left, most), layout.by_group(right, most), strict=True):
-        one = by_onednn and len(pair[0]) == 1
-        if one:
+        if by_onednn and len(pair[0]) == 1:
             parts = matmul(pair[0][0].t(), pair[1][0])[None]
         else:
             shape = (len(pair[0]), left.shape[-1], right.shape[-1])
@@ -378,10 +371,9 @@ def _products(
         layout.measure(torch.linalg.vector_norm(parts, dim=-1) if rows else parts, begin)
         if tied:
             layout.keep_tied(name, parts, begin)
-        count = parts.shape[0]
-        added = parts[0] if count == 1 else parts.sum(0)
+        added = parts[0] if len(parts) == 1 else parts.sum(0)
         total = added if total is None else total.add_(added)
-        begin += count
+        begin += len(parts)
     assert total is not None
     return total
 

@@ -25,7 +25,7 @@ from node.distributed.ranks import Ranks, exit_immediately
 from node.distributed.sharded_learner import follow
 from node.distributed.torchrun import Launch
 from node.errors import NodeError
-from node.evaluation.baseline import SECONDS, BaselineEvaluation
+from node.evaluation.baseline_evaluation import SECONDS, BaselineEvaluation
 from node.lifecycle import Opened
 from node.monitor.groups import GroupsFile
 from node.monitor.live import Stages

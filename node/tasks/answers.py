@@ -18,36 +18,29 @@ from collections.abc import Iterator
 
 from node.tasks import answer_patterns as patterns
 from node.tasks.answer_forms import (
-    MOST_CHARACTERS,
     Form,
     equal,
     equation_sides,
     form_of,
     gives_several,
-    grid_lines,
     laid_out,
     plain,
     rivals,
 )
-from node.tasks.answer_numbers import (
-    arithmetic_in,
-    asserted,
-    fraction_in,
-    number_in,
-    without_reason,
+from node.tasks.answer_numbers import arithmetic_in, fraction_in, number_in
+from node.tasks.answer_unmarked import (
+    behind_lead,
+    last_block,
+    last_in,
+    may_hold,
+    name_in,
+    option_in,
+    word_in,
 )
 from protocol.manifest import Extract
 
 _MOST_MARKS = 4  # of "answer is" that are tried, the last first
 _MOST_JSON, _MOST_BRACKETS = 16_384, 64  # characters and opening brackets of JSON that is read
-_CANDIDATES = {
-    Form.NUMBER: patterns.QUANTITY,
-    Form.FRACTION: patterns.QUANTITY,
-    Form.EXPRESSION: patterns.QUANTITY,
-    Form.DAY: patterns.DAY_NAME,
-    Form.TRUTH: patterns.TRUTH_NAME,
-    Form.OPTION: patterns.OPTION,
-}
 
 
 def read_answer(
@@ -111,8 +104,8 @@ def _unmarked(text: str, form: Form, extract: Extract) -> str:
     if form is Form.VERBATIM:
         return text
     if form is Form.LINE and extract == "text":
-        return plain(_behind_lead(text))
-    return _last(plain(text), form)
+        return plain(behind_lead(text))
+    return last_in(plain(text), form)
 
 
 def _reads_as(answer: str, text: str, right: str, form: Form) -> bool:
@@ -223,7 +216,7 @@ def _tagged(text: str, form: Form) -> str | None:
         if inside:
             return _marked(inside, form)
     if closes and (before := text[: closes[0]].strip()):
-        return _last(plain(before), form)
+        return last_in(plain(before), form)
     return None
 
 
@@ -282,7 +275,7 @@ def _keyed(text: str, form: Form) -> str | None:
         found = json.dumps(found, ensure_ascii=False)
     if not isinstance(found, str) or not found.strip():
         return None
-    return _last(plain(found), form) if patterns.PROSE.search(found) else _marked(found, form)
+    return last_in(plain(found), form) if patterns.PROSE.search(found) else _marked(found, form)
 
 
 def _said(text: str, form: Form) -> str | None:
@@ -292,7 +285,7 @@ def _said(text: str, form: Form) -> str | None:
     after = [found.end() for found in patterns.SAID.finditer(text)]
     before = [found.start() for found in patterns.IS_IT.finditer(text)]
     if before and (not after or before[-1] > after[-1]):
-        return _last(plain(text[: before[-1]]), form)
+        return last_in(plain(text[: before[-1]]), form)
     rests = (text[end:].strip() for end in reversed(after[-_MOST_MARKS:]))
     return next((found for rest in rests if (found := _after(rest, form)) is not None), None)
 
@@ -300,25 +293,18 @@ def _said(text: str, form: Form) -> str | None:
 def _after(rest: str, form: Form) -> str | None:
     """Read what follows "answer is"; None if that is only a remark about the answer."""
     if rest and form is Form.GRID:
-        return _last_block(rest)
+        return last_block(rest)
     bare = patterns.BARE.match(rest)
     rest = patterns.NEXT_SIDE.sub(" ", rest[bare.end() if bare else 0 :])
     line, _, behind = rest.partition("\n")
     is_lead = line.rstrip(" *").endswith((":", "=")) or patterns.STEP.match(plain(line))
     if behind.strip() and is_lead:
-        return _last(plain(behind), form)
-    if _may_hold(line, form):
+        return last_in(plain(behind), form)
+    if may_hold(line, form):
         return _marked(plain(line), form)
-    if patterns.PROSE.search(line) and _may_hold(behind, form):
-        return _last(plain(behind), form)
+    if patterns.PROSE.search(line) and may_hold(behind, form):
+        return last_in(plain(behind), form)
     return None if not line or patterns.TALK.match(line) else _marked(plain(line), form)
-
-
-def _may_hold(text: str, form: Form) -> bool:
-    """Return whether a text has anything of a form; a denial counts."""
-    if form not in _CANDIDATES:
-        return bool(text.strip())
-    return bool(_CANDIDATES[form].search(text) or patterns.UNDECIDED.search(text))
 
 
 def _marked(content: str, form: Form) -> str:
@@ -333,11 +319,11 @@ def _marked(content: str, form: Form) -> str:
         case Form.NUMBER:
             return number_in(_until_remark(content), marked=True)
         case Form.DAY | Form.TRUTH:
-            return _name(content, form)
+            return name_in(content, form)
         case Form.WORD:
-            return _word(_until_remark(content))
+            return word_in(_until_remark(content))
         case Form.OPTION:
-            return _option(content) or content
+            return option_in(content) or content
         case Form.FRACTION:
             return fraction_in(content)
         case Form.EXPRESSION:
@@ -353,123 +339,3 @@ def _until_remark(content: str) -> str:
     if patterns.SETTING.match(content) or gives_several(content):
         return content
     return content[: cut.start()] if content[: cut.start()].strip() else content
-
-
-def _last(text: str, form: Form) -> str:
-    """Read the last thing of a form in a text without marks."""
-    text = _without_ending(text, form)
-    sentences = [each for each in reversed(patterns.SENTENCE.split(text)) if each.strip()]
-    match form:
-        case Form.NUMBER:
-            return number_in(_first(sentences, patterns.NUMBER), marked=False)
-        case Form.DAY | Form.TRUTH:
-            return _name(_first(sentences, _CANDIDATES[form]), form)
-        case Form.OPTION:
-            return _option(_first(sentences, patterns.OPTION))
-        case Form.FRACTION:
-            return fraction_in(_first(sentences, patterns.RATIO) or next(iter(sentences), ""))
-        case Form.WORD:
-            return _last_word(text, sentences)
-        case Form.EXPRESSION if found := arithmetic_in(text):
-            return found
-        case Form.GRID:
-            return _last_block(text)
-    return _last_line(text)
-
-
-def _without_ending(text: str, form: Form) -> str:
-    """Drop an offer, a check or a note at the end, if an answer may be left."""
-    offer = patterns.OFFER.search(text)
-    if offer and not patterns.CONCLUDES.search(text, offer.end()):
-        before = text[: offer.start()]
-        text = before if _may_hold(before, form) else text
-    note = patterns.NOTE.search(text)
-    before = text[: note.start()] if note else text
-    return before if _may_hold(before, form) and not _is_prose(before) else text
-
-
-def _last_line(text: str) -> str:
-    """Return the last line, or the last of the last block of code, behind its last colon."""
-    text = (patterns.FENCED.findall(text) or [text])[-1]
-    lines = [line for line in text.split("\n") if line.strip()]
-    return plain(lines[-1].rpartition(": ")[2]) if lines else ""
-
-
-def _is_prose(text: str) -> bool:
-    """Return whether the last paragraph of a text has a sentence."""
-    return bool(patterns.PROSE.search(text.rstrip().rpartition("\n\n")[2]))
-
-
-def _first(sentences: list[str], pattern: re.Pattern[str]) -> str:
-    return next((each for each in sentences if pattern.search(each)), "")
-
-
-def _last_word(text: str, sentences: list[str]) -> str:
-    """Return the last word alone in its line, or the word that the last sentence comes to."""
-    alone = [line for line in text.split("\n") if len(line.split()) == 1]
-    if alone := [line for line in alone if re.search(r"\w", line) and line[-1] != ":"]:
-        return plain(alone[-1])
-    if not sentences:
-        return ""
-    sentence = without_reason(patterns.REMARK.sub("", sentences[0]))
-    sentence = plain(patterns.WITHIN.sub("", sentence[-MOST_CHARACTERS:]))
-    if word := _word(sentence):
-        return plain(word)
-    return "" if patterns.UNDECIDED.search(sentence) else next(reversed(sentence.split()), "")
-
-
-def _last_block(text: str) -> str:
-    """Return the lines of a grid, without sentences before and behind them."""
-    if blocks := patterns.FENCED.findall(text):
-        whole = (each for each in reversed(blocks) if len(grid_lines(each)) > 1)
-        return str(next(whole, blocks[-1])).strip("\n")
-    paragraphs = re.split(r"\n(?=[ \t]*\n)", _behind_lead(text))
-    rows = plain("\n".join(each for each in paragraphs if not patterns.PROSE.search(each)))
-    return rows or next(iter(patterns.NESTED.findall(text)[-1:]), "")
-
-
-def _behind_lead(text: str) -> str:
-    """Return what follows the last line that ends with a colon, or all if there is none."""
-    lines = text.split("\n")
-    colons = [number for number, line in enumerate(lines[:-1], 1) if line.rstrip().endswith(":")]
-    return "\n".join(lines[colons[-1] if colons else 0 :])
-
-
-def _option(text: str) -> str:
-    """Return the only letter that a text chooses; empty if it names several or denies one."""
-    text = asserted(without_reason(patterns.REMARK.sub("", text)))
-    found = {next(filter(None, each)).upper() for each in patterns.OPTION.findall(text)}
-    return found.pop() if len(found) == 1 and not patterns.UNDECIDED.search(text) else ""
-
-
-def _name(text: str, form: Form) -> str:
-    """Return the only day, or yes or no, of a text; empty if it names several or denies one.
-
-    Yes or no at the beginning counts, if no word follows: "Yes, because the second is false".
-    """
-    pattern = _CANDIDATES[form]
-    if patterns.LISTED.search(text):
-        return ""  # an answer of another form
-    text = patterns.THEREFORE.sub("", text)
-    first = pattern.match(text)
-    if first and form is Form.TRUTH and not re.match(r"\s+\w", text[first.end() :]):
-        rest = text[first.end() :].lstrip(" ,;/|")
-        if not pattern.match(rest) and not re.search(r"\bor\b", rest, re.IGNORECASE):
-            return first[0]
-    text = asserted(patterns.PREMISE.sub("", text))
-    if form is Form.DAY:
-        text = patterns.COMES_TO.split(text)[-1]
-    found = {patterns.TRUTH.get(each.lower(), each.lower()): each for each in pattern.findall(text)}
-    return str(*found.values()) if len(found) == 1 and not patterns.UNDECIDED.search(text) else ""
-
-
-def _word(text: str) -> str:
-    """Return the only word of a text, or the only word behind "is" or a colon; else nothing."""
-    behind = patterns.OF_WHOM.sub(r"\1", patterns.LEAD.sub("", text).strip())
-    for each in (text, behind):
-        words = plain(patterns.ARTICLE.sub("", each.strip())).split()
-        if len(words) == 1:
-            return words[0]
-        if patterns.UNDECIDED.search(text):
-            break
-    return ""

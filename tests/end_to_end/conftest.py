@@ -12,7 +12,7 @@ from unittest.mock import patch
 import pytest
 
 from node.demo import run
-from node.demo.run import NodeProcess
+from node.demo.node_process import NodeProcess
 from tests.end_to_end.commands import QUICK, Command
 from tests.end_to_end.forked import ForkedNode
 

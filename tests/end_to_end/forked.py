@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, Any
 from unittest.mock import patch
 
-from node.demo.run import NodeProcess
+from node.demo.node_process import NodeProcess
 
 CAPABILITIES = 0x20080522
 """Version 3 of what capset takes."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from node.demo.run import NodeProcess
+from node.demo.node_process import NodeProcess
 from node.run.preflight import prepare
 from node.threads import LoopThread
 from protocol.identity import Identity

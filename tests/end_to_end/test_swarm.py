@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from node.demo import run
-from node.demo.run import NodeProcess
+from node.demo.node_process import NodeProcess
 from node.monitor.history import read_records
 from protocol.identity import Identity
 from tests.end_to_end.watching import externals, journal_rows, repeated, rounds, wait_until

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from node.demo.run import NodeProcess
+from node.demo.node_process import NodeProcess
 from node.monitor.history import read_records
 
 PATIENCE = 300.0

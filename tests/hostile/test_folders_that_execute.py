@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from node.demo.run import NodeProcess
+from node.demo.node_process import NodeProcess
 from node.run.background import start_detached
 from node.storage.run_folder import RunFolder
 from tests.documents.page import ROOT

@@ -9,24 +9,16 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from typing import Any
 
 from node.tasks.sandbox.sandbox import Grants
 from node.tasks.scorer import Answered, Move, Moved
+from node.tasks.verifier.replies import PendingTurn, admit, decoded, nonsense
 from node.tasks.verifier.worker import MOST_LIVE
-from node.tasks.verifier.worker_process import (
-    WorkerDied,
-    WorkerProcess,
-    Workers,
-    admit,
-    fault_in,
-    nonsense,
-    refusal,
-    wire,
-)
+from node.tasks.verifier.worker_process import WorkerDied, WorkerProcess, Workers
 from node.threads import LoopThread
 from protocol.manifest import ENVIRONMENT
 from swarm.common.child_process import ChannelError, Unread, packed
@@ -38,46 +30,6 @@ logger = logging.getLogger(__name__)
 MOST_LOSSES = 3  # Lost workers without a known culprit, after which a turn is blamed.
 MOST_WORKERS = 2
 _CHECK_SECONDS = 0.1  # Interval of checks for hanging workers while anything is pending.
-
-
-@dataclass(slots=True, eq=False)
-class PendingTurn:
-    """A requested turn; its ``outcome`` is never cancelled, and set once.
-
-    ``begun`` is when its worker first ran it; ``losses`` counts workers lost with it without a
-    culprit.
-    """
-
-    move: Move
-    outcome: Future[Moved] = field(default_factory=Future)
-    begun: float | None = None
-    losses: int = 0
-
-    def __post_init__(self) -> None:
-        self.outcome.set_running_or_notify_cancel()
-
-    def message(self, number: int, seconds: float) -> bytes:
-        """Encode the turn; raise ``ValueError`` if its actions are too long."""
-        move = self.move
-        request = {"turn": number, "key": move.key, "task": wire(move.task)}
-        request |= {"actions": list(move.actions), "final": move.final, "seconds": seconds}
-        return packed(request)
-
-    def settle(self, moved: Moved) -> None:
-        if not self.outcome.done():
-            self.outcome.set_result(moved)
-
-
-def decoded(reply: dict[str, Any], seconds: float) -> Moved:
-    """Decode a worker's reply to a turn; raise ``WorkerDied`` if malformed."""
-    if refused := refusal(reply, seconds, played=True):
-        return refused
-    observation, over, reward = (reply.get(name) for name in ("observation", "over", "reward"))
-    if not isinstance(observation, str) or not isinstance(over, bool):
-        raise nonsense("observation is malformed")
-    if reward is not None and not (isinstance(reward, float) and 0.0 <= reward <= 1.0):
-        raise nonsense("reward is not a number in [0, 1]")
-    return Answered(observation, over, reward, fault_in(reply))
 
 
 STUCK_SECONDS = 1.0  # A worker that owes a reply and is silent for this long is stuck.

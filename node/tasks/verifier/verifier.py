@@ -17,6 +17,7 @@ from node.lifecycle import Opened
 from node.tasks.sandbox.sandbox import sandbox_support
 from node.tasks.scorer import Move, Moved, OpenEnv, Scorer
 from node.tasks.task_set import Allowed
+from node.tasks.verifier.replies import admit, admitted, answers, refusal, wire
 from node.tasks.verifier.turn_workers import TurnWorkers
 from node.tasks.verifier.worker_process import (
     HASH_SEED,
@@ -24,11 +25,6 @@ from node.tasks.verifier.worker_process import (
     WorkerLimits,
     WorkerProcess,
     Workers,
-    admit,
-    admitted,
-    answers,
-    refusal,
-    wire,
 )
 from protocol.manifest import ENVIRONMENT, EnvSpec
 from swarm.common.counters import Counters

@@ -11,7 +11,8 @@ from rich.console import Console
 
 from node.demo import run as run_module
 from node.demo import summary as module
-from node.demo.run import DemoSettings, NodeProcess, RecordTail, node_overrides, opening
+from node.demo.node_process import NodeProcess, RecordTail
+from node.demo.run import DemoSettings, node_overrides, opening
 from node.demo.summary import LINE_SECONDS, Paced, SwarmView, draw
 from node.errors import ConfigError
 from node.monitor.record import RoundRecord, Terminal

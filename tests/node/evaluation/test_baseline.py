@@ -9,7 +9,8 @@ import pytest
 from node.config.config import Config, changed, load, set_keys, write_config
 from node.engines.registry import open_engine
 from node.errors import NodeError
-from node.evaluation.baseline import Baseline, BaselineEvaluation, LevelResult, measured
+from node.evaluation.baseline import Baseline, LevelResult, measured
+from node.evaluation.baseline_evaluation import BaselineEvaluation
 from node.evaluation.evaluator import Evaluation
 from node.policy.policy import Policy
 from node.tasks.curriculum import served_levels

@@ -12,7 +12,7 @@ import pytest
 
 from node.config.registry import LOGGERS
 from node.dashboard.rounds import Rounds
-from node.demo.run import RecordTail
+from node.demo.node_process import RecordTail
 from node.errors import NodeError
 from node.monitor.history import read_history
 from node.monitor.loggers import figures, run_name

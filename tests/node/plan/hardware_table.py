@@ -7,10 +7,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from node.errors import ConfigError
+from node.plan.choice import choose, prompt_tokens
 from node.plan.machine import Machine, card
 from node.plan.memory import Workload
 from node.plan.model_shape import ModelShape, shape_of
-from node.plan.plan import choose, prompt_tokens
 from node.plan.speed import estimated
 from tests.node.plan.shapes import REAL, laptop, written
 

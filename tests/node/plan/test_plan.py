@@ -21,20 +21,11 @@ from node.engines.transformers.static_step import StaticStep
 from node.errors import ConfigError
 from node.plan import machine, model_shape
 from node.plan import model_shape as module
+from node.plan.choice import LEARNING_RATES, choose, fits, learning_rate, methods, need_of
 from node.plan.machine import GIB, bfloat16_instructions, by_data_sheet, card, this_machine
 from node.plan.memory import Workload, cached_token, estimate, laid_out, width
 from node.plan.model_shape import by_sizes, check_memory, help_for, in_files, least_memory, shape_of
-from node.plan.plan import (
-    LEARNING_RATES,
-    choose,
-    fits,
-    instead,
-    learning_rate,
-    lines,
-    methods,
-    need_of,
-    plan,
-)
+from node.plan.plan import instead, lines, plan
 from node.plan.speed import estimated, probe, random_policy
 from node.policy.model_source import PolicyError, shipped_folder
 from node.run.preflight import check_start

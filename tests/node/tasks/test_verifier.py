@@ -17,14 +17,9 @@ from node.tasks.sandbox.namespaces import libc
 from node.tasks.sandbox.sandbox import SandboxSupport
 from node.tasks.scorer import Answered, Move, judge_all
 from node.tasks.task_set import Allowed, load_task_set, open_envs
+from node.tasks.verifier.replies import answers
 from node.tasks.verifier.verifier import Verifier, VerifierPool
-from node.tasks.verifier.worker_process import (
-    WorkerDied,
-    WorkerLimits,
-    WorkerProcess,
-    Workers,
-    answers,
-)
+from node.tasks.verifier.worker_process import WorkerDied, WorkerLimits, WorkerProcess, Workers
 from protocol.manifest import EnvSpec
 from swarm.common.child_process import Channel
 from swarm.common.counters import Counters

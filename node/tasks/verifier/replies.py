@@ -1,0 +1,197 @@
+"""Requests to a worker process, and its replies, of which none is trusted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from node.tasks.scorer import MOST_FAULT, Answered, Move, Moved
+from node.tasks.task_set import evaluates
+from node.tasks.verifier.worker_process import WorkerDied, WorkerProcess
+from protocol.manifest import EnvSpec
+from swarm.common.child_process import packed
+from swarm.groups import TaskRef
+from swarm.verification import (
+    CRASHED,
+    EVALUATES_TEXT,
+    NOT_REPLAYABLE,
+    NOT_REPLAYED,
+    TIMEOUT,
+    UNKNOWN_ENV,
+    WORKER_LOST,
+    Answer,
+    Asked,
+    Judged,
+    JudgeRefused,
+    TrajectoryTexts,
+    Verdict,
+)
+
+MOMENT_SECONDS = 0.05  # Then a worker begins no further group of a request: others may wait.
+_MOST_GROUPS = 32
+_MOST_CHARACTERS = 1 << 20
+
+
+def wire(task: TaskRef) -> list[Any]:
+    return [task.env, task.level, task.seed, task.split.value]
+
+
+def admit(worker: WorkerProcess, specs: Mapping[str, EnvSpec], task: TaskRef) -> None:
+    """Raise ``JudgeRefused`` if a worker does not serve a task's env or level."""
+    env, level = task.env, task.level
+    if env in worker.closed and evaluates(specs[env]):
+        raise JudgeRefused(EVALUATES_TEXT, worker.closed[env], 0.0)
+    if env not in worker.envs:
+        closed = worker.closed.get(env, f"{env!r} is not served here")
+        raise JudgeRefused(UNKNOWN_ENV, closed, 0.0)
+    if not 0 <= level < worker.envs[env].levels:
+        raise JudgeRefused(UNKNOWN_ENV, f"env {env!r} has no level {level}", 0.0)
+
+
+def admitted(
+    worker: WorkerProcess, specs: Mapping[str, EnvSpec], asked: Sequence[Asked]
+) -> Sequence[Asked]:
+    """Return the first groups that fit in one request: one of any length, or several.
+
+    Raises ``JudgeRefused`` if the worker does not serve the first or cannot verify it.
+    """
+    length = 0
+    for number, group in enumerate(asked[:_MOST_GROUPS]):
+        length += sum(map(_length, group.texts))
+        try:
+            admit(worker, specs, group.task)
+            if not worker.envs[group.task.env].replayable:
+                why = f"env {group.task.env!r} never answers twice alike"
+                raise JudgeRefused(NOT_REPLAYABLE, why, 0.0)
+        except JudgeRefused:
+            if number:
+                return asked[:number]
+            raise
+        if number and length > _MOST_CHARACTERS:
+            return asked[:number]
+    return asked[:_MOST_GROUPS]
+
+
+def answers(
+    worker: WorkerProcess, groups: Sequence[Asked], *, each: Sequence[float], together: float
+) -> Iterator[tuple[Judged, int, str]]:
+    """Yield each of the first groups' result, count of unreadable texts, and scorer's error.
+
+    ``each`` has the timeout in seconds of each group, ``together`` is that of all groups. The
+    caller ends the worker unless it consumes all results. Raises WorkerDied: the worker was lost
+    on the group in progress.
+    """
+    last = time.monotonic()
+    end = last + together
+    message = {
+        "groups": [(wire(g.task), list(map(_encoded, g.texts))) for g in groups],
+        # The last group has at least half of the time.
+        "seconds": min(MOMENT_SECONDS, together / 2),
+    }
+    worker.send(message, min(each[0], together))
+    for number, (group, seconds) in enumerate(zip(groups, each, strict=True), 1):
+        reply = worker.receive(min(seconds, end - last))
+        now = time.monotonic()
+        found, last = _outcome(reply, group.texts, now - last), now
+        over = reply.get("last")
+        if not over and number == len(groups):
+            raise nonsense("last answer is followed by another")
+        yield found
+        if over:
+            return
+
+
+def refusal(reply: dict[str, Any], seconds: float, *, played: bool = False) -> JudgeRefused | None:
+    """Return a reply's refusal, if any; ``played``: the task is an environment."""
+    if "refused" not in reply:
+        return None
+    # A compromised worker must choose neither counter names nor an author's fault, except what
+    # follows from observations and rewards, which only the worker knows.
+    claimed = reply["refused"]
+    known = (UNKNOWN_ENV, TIMEOUT, WORKER_LOST, *([NOT_REPLAYED] if played else []))
+    reason = claimed if claimed in known else CRASHED
+    return JudgeRefused(reason, str(reply.get("detail", "")), seconds)
+
+
+def fault_in(reply: dict[str, Any]) -> str:
+    """Return the error of a task's own code; raise ``WorkerDied`` if it is malformed."""
+    fault = reply.get("fault", "")
+    if not isinstance(fault, str) or len(fault) > MOST_FAULT:
+        raise nonsense("error of the task is malformed")
+    return fault
+
+
+def _outcome(
+    reply: dict[str, Any], texts: Sequence[Answer], seconds: float
+) -> tuple[Judged, int, str]:
+    """Check the reply: scoring untrusted text may compromise a worker."""
+    count, played = len(texts), any(isinstance(text, TrajectoryTexts) for text in texts)
+    if refused := refusal(reply, seconds, played=played):
+        return refused, 0, ""
+    prompt, rewards = reply.get("prompt"), reply.get("rewards")
+    if not isinstance(prompt, str) or not isinstance(rewards, list) or len(rewards) != count:
+        raise nonsense("verdict is malformed")
+    if not all(isinstance(reward, float) and 0.0 <= reward <= 1.0 for reward in rewards):
+        raise nonsense("rewards are not numbers in [0, 1]")
+    unreadable = reply.get("unreadable", 0)
+    if type(unreadable) is not int or not 0 <= unreadable <= count:
+        raise nonsense("count of unreadable answers is malformed")
+    over = reply.get("over", [])
+    if not isinstance(over, list) or not all(type(n) is int and 0 <= n < count for n in over):
+        raise nonsense("list of slow answers is malformed")
+    return Verdict(prompt, tuple(rewards), seconds, tuple(over)), unreadable, fault_in(reply)
+
+
+def _encoded(answer: Answer) -> Any:
+    return answer if isinstance(answer, str) else [list(answer.texts), answer.cut]
+
+
+def _length(answer: Answer) -> int:
+    return len(answer) if isinstance(answer, str) else sum(map(len, answer.texts))
+
+
+def nonsense(what: str) -> WorkerDied:
+    return WorkerDied(f"the worker's {what}", reason=CRASHED)
+
+
+@dataclass(slots=True, eq=False)
+class PendingTurn:
+    """A requested turn; its ``outcome`` is never cancelled, and set once.
+
+    ``begun`` is when its worker first ran it; ``losses`` counts workers lost with it without a
+    culprit.
+    """
+
+    move: Move
+    outcome: Future[Moved] = field(default_factory=Future)
+    begun: float | None = None
+    losses: int = 0
+
+    def __post_init__(self) -> None:
+        self.outcome.set_running_or_notify_cancel()
+
+    def message(self, number: int, seconds: float) -> bytes:
+        """Encode the turn; raise ``ValueError`` if its actions are too long."""
+        move = self.move
+        request = {"turn": number, "key": move.key, "task": wire(move.task)}
+        request |= {"actions": list(move.actions), "final": move.final, "seconds": seconds}
+        return packed(request)
+
+    def settle(self, moved: Moved) -> None:
+        if not self.outcome.done():
+            self.outcome.set_result(moved)
+
+
+def decoded(reply: dict[str, Any], seconds: float) -> Moved:
+    """Decode a worker's reply to a turn; raise ``WorkerDied`` if malformed."""
+    if refused := refusal(reply, seconds, played=True):
+        return refused
+    observation, over, reward = (reply.get(name) for name in ("observation", "over", "reward"))
+    if not isinstance(observation, str) or not isinstance(over, bool):
+        raise nonsense("observation is malformed")
+    if reward is not None and not (isinstance(reward, float) and 0.0 <= reward <= 1.0):
+        raise nonsense("reward is not a number in [0, 1]")
+    return Answered(observation, over, reward, fault_in(reply))
