@@ -56,5 +56,5 @@ def terminal(tmp_path, monkeypatch, capsys):
 
 @pytest.fixture
 def node(terminal):
-    assert terminal("init", "node") == 0
+    terminal.ok("init", "node")
     return RunFolder(Path("node").absolute())

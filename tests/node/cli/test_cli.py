@@ -60,16 +60,14 @@ def test_a_page_that_is_written_from_the_code_is_current(path):
 
 
 def test_the_program_alone_says_in_three_lines_what_to_do_first(terminal):
-    assert terminal() == 0
-    first, then, more = terminal.out.splitlines()
+    first, then, more = terminal.ok().splitlines()
     assert first.endswith("swarm-node demo")
     assert "swarm-node init" in then and "swarm-node join" in then
     assert "--help" in more and (ROOT / "docs" / "tutorial.md").is_file() and "tutorial" in more
 
 
 def test_the_version_names_the_packages_that_decide_how_it_behaves(terminal):
-    assert terminal("--version") == 0
-    told = dict(line.split(maxsplit=1) for line in terminal.out.splitlines())
+    told = dict(line.split(maxsplit=1) for line in terminal.ok("--version").splitlines())
     assert told["Python"] == platform.python_version() and told["torch"] == version("torch")
     assert f"hivemind {version('hivemind')}" in told["transport"]
 
@@ -109,8 +107,8 @@ def test_a_folder_whose_name_is_no_text_is_refused_before_anything_is_made(termi
     folder = Path("gr\udcfcn")
     folder.mkdir()
     monkeypatch.chdir(folder)
-    assert terminal("join", "--rounds", "1") == 2
-    assert "gr\\udcfcn" in terminal.err and "Rename it" in terminal.err
+    told = terminal.fails(2, "join", "--rounds", "1")
+    assert "gr\\udcfcn" in told and "Rename it" in told
     assert list(Path().iterdir()) == []
 
 
@@ -158,11 +156,11 @@ def test_each_new_node_has_a_seed_of_its_own_from_its_key(terminal):
 def test_identity_is_shown_and_copied(terminal, node):
     shown = terminal.json("identity", "show", "--config", "node")
     assert shown["peer_id"] == Identity.load(node.identity).peer_id
-    assert terminal("identity", "export", "--config", "node", "--out", "copy.key") == 0
+    export = ("identity", "export", "--config", "node", "--out", "copy.key")
+    terminal.ok(*export)
     assert Path("copy.key").read_bytes() == node.identity.read_bytes()
     assert stat.S_IMODE(Path("copy.key").stat().st_mode) == 0o600
-    assert terminal("identity", "export", "--config", "node", "--out", "copy.key") == 1
-    assert "File exists" in terminal.err
+    assert "File exists" in terminal.fails(1, *export)
 
 
 def test_an_error_shows_its_trace_only_with_debug(terminal):

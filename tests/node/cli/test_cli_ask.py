@@ -28,9 +28,9 @@ def said(monkeypatch):
 
 def test_a_person_plays_until_it_is_over_and_hears_what_it_was_worth(terminal, said):
     said("0", "0", "0", "0")
-    assert terminal("play", "guess", "--seed", "7") == 0
-    assert terminal.out.splitlines()[1:] == ["» higher", "» higher", "reward 0.00"]
-    low, high = map(int, re.findall(r"\d+", terminal.out.splitlines()[0]))
+    asked, *answers = terminal.ok("play", "guess", "--seed", "7").splitlines()
+    assert answers == ["» higher", "» higher", "reward 0.00"]
+    low, high = map(int, re.findall(r"\d+", asked))
     said(*map(str, range(low, high + 1)))
     assert "reward " in terminal.ok("play", "guess", "--seed", "7", "--level", "0")
 
@@ -38,14 +38,14 @@ def test_a_person_plays_until_it_is_over_and_hears_what_it_was_worth(terminal, s
 def test_who_leaves_early_is_told_what_it_was_worth_so_far(terminal, monkeypatch):
     for typed in ("", "n\n"):
         monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
-        assert terminal("play", "maze", "--seed", "1") == 0
-        assert terminal.out.splitlines()[-1].startswith("reward so far 0.")
+        *_, last = terminal.ok("play", "maze", "--seed", "1").splitlines()
+        assert last.startswith("reward so far 0.")
 
 
 def test_a_family_of_one_turn_is_answered_once(terminal, said):
     said("no", "never")
-    assert terminal("play", "gcd", "--task-set", "tiny", "--seed", "3") == 0
-    assert terminal.out.startswith("» Find the Greatest") and terminal.out.endswith("reward 0.00\n")
+    shown = terminal.ok("play", "gcd", "--task-set", "tiny", "--seed", "3")
+    assert shown.startswith("» Find the Greatest") and shown.endswith("reward 0.00\n")
 
 
 @pytest.mark.skipif(not sandbox_support().whole, reason="no sandbox for answers that run as code")
@@ -87,8 +87,8 @@ def test_a_fence_takes_one_turn_and_keeps_indented_quotes_and_empty_lines(termin
 def test_a_model_plays_and_every_turn_is_shown(terminal):
     for family, task_set in (("bandit", "games"), ("gcd", "tiny")):
         arguments = ("--task-set", task_set, "--model", "tiny-games", "--seed", "3")
-        assert terminal("play", family, *arguments) == 0
-        assert terminal.out.startswith("» ") and "\nreward " in terminal.out
+        shown = terminal.ok("play", family, *arguments)
+        assert shown.startswith("» ") and "\nreward " in shown
 
 
 def test_an_environment_in_a_file_is_played_from_the_task_set_s_file_or_a_named_one(terminal, said):
@@ -162,9 +162,7 @@ def test_a_question_is_drawn_of_a_family_that_has_some_whatever_the_chance():
     )
 
 
-def test_a_typed_question_of_a_family_is_recognised_and_another_is_not(
-    terminal, trained, monkeypatch
-):
+def test_a_typed_question_of_a_family_is_known_and_another_is_not(terminal, trained, monkeypatch):
     draw = comparison.drawn
     monkeypatch.setattr(comparison, "drawn", lambda *of: draw(*of[:2], random.Random(1)))
     drawn = terminal.json("ask", *AT, "--family", "leg_counting")
@@ -173,9 +171,9 @@ def test_a_typed_question_of_a_family_is_recognised_and_another_is_not(
     assert (typed["prompt"], typed["family"]) == (drawn["prompt"], "leg_counting")
     assert typed["answers"][0]["reward"] is not None
 
-    assert terminal("ask", "Who are you?", *AT, "--family", "gcd") == 0
-    assert "no reward: no task family of this swarm asks this question" in terminal.out
-    assert terminal.out.startswith("question:\n  Who are you?\n")
+    shown = terminal.ok("ask", "Who are you?", *AT, "--family", "gcd")
+    assert "no reward: no task family of this swarm asks this question" in shown
+    assert shown.startswith("question:\n  Who are you?\n")
 
 
 def test_an_answer_without_text_says_why_and_what_to_do(terminal, trained):
@@ -218,13 +216,9 @@ def test_a_node_is_compared_with_a_model_alike_each_time(terminal, trained):
     assert gaps == sorted(gaps, reverse=True)
     assert all(row["prompt"] for row in first["disputed"])
 
-    assert terminal(*asked, "--show", "2") == 0
-    assert (
-        f"they differ on {counted(len(gaps), 'task')};" in terminal.out
-        if gaps
-        else "differ" in terminal.out
-    )
-    assert "B − A" in terminal.out
+    shown = terminal.ok(*asked, "--show", "2")
+    assert (f"they differ on {counted(len(gaps), 'task')};" if gaps else "differ") in shown
+    assert "B − A" in shown
 
 
 def test_the_numbers_of_a_question_on_which_two_models_differ_are_shown():

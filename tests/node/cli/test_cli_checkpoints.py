@@ -102,15 +102,13 @@ def test_status_shows_the_round_that_was_gone_back_to(terminal, history, node):
         for number in (9, 10, 11, 30):
             metrics.write(RoundRecord(round=number, policy_step=number, time=0.0, reward_own=0.5))
     node.write_status({"state": "stopped", "record": {"round": 30}, "peers": [], "time": 0.0})
-    assert terminal("rollback", *AT, "--to", "10") == 0
+    terminal.ok("rollback", *AT, "--to", "10")
     told = terminal.json("status", *AT)
     assert (told["record"]["round"], told["state"]) == (10, "stopped")
 
 
 @pytest.mark.parametrize("damaged", ["status", "metrics"])
-def test_a_rollback_with_damaged_reports_succeeds_and_says_so(
-    terminal, history, node, caplog, damaged
-):
+def test_rollback_with_damaged_reports_works_and_says_so(terminal, history, node, caplog, damaged):
     node.write_status({"state": "stopped", "record": {"round": 30}, "peers": [], "time": 0.0})
     getattr(node, damaged).write_text("[]\n")
     assert "rolled back to round 10" in terminal.ok("rollback", *AT, "--to", "10")
@@ -165,9 +163,7 @@ def test_rollback_names_what_there_is_and_leaves_a_running_node(terminal, histor
     assert history.steps() == [10, 20, 30]
 
 
-def test_a_second_start_in_a_folder_is_refused_before_anything_is_looked_at(
-    terminal, node, monkeypatch
-):
+def test_a_second_start_in_a_folder_is_refused_before_all_else(terminal, node, monkeypatch):
     monkeypatch.setattr("node.run.preflight.check_start", lambda *_: pytest.fail("it was slow"))
     monkeypatch.setattr("node.monitor.logs.start_logging", lambda *_: pytest.fail("it logged"))
     with node.locked():
@@ -187,9 +183,7 @@ def test_export_and_eval_take_the_checkpoint_that_is_chosen(terminal, history, c
     assert terminal.json("eval", *AT, *few, *choice)["model"] == str(history.path(number))
 
 
-def test_an_export_that_fails_leaves_nothing_and_can_be_repeated(
-    terminal, history, node, monkeypatch
-):
+def test_a_failed_export_leaves_nothing_and_can_be_repeated(terminal, history, node, monkeypatch):
     export, save = ("export", *AT, "--out", "model"), Policy.save
 
     def full(policy, folder):
@@ -222,8 +216,8 @@ def test_a_running_node_deletes_nothing_that_is_loaded(terminal, history, comman
 
 @pytest.mark.parametrize("command", [("export", "--out", "model"), ("eval",)])
 def test_a_choice_that_cannot_be_met_is_named(terminal, history, command):
-    assert terminal(*command, *AT, "--step", "8") == 2
-    assert "--step: 8" in terminal.err and "10 (policy step 7), 20 (policy step 17)" in terminal.err
+    told = terminal.fails(2, *command, *AT, "--step", "8")
+    assert "--step: 8" in told and "10 (policy step 7), 20 (policy step 17)" in told
     assert "--step 7 and --best" in terminal.fails(2, *command, *AT, "--step", "7", "--best")
     (history.folder / "rewards.json").unlink()
     assert "schedule.eval_every" in terminal.fails(2, *command, *AT, "--best")

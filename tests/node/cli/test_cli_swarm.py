@@ -125,16 +125,16 @@ def test_create_takes_an_allow_list_and_proof_of_work(terminal, node):
 
 def test_create_proposes_bounds_that_groups_of_long_answers_fit(terminal, node):
     args = ("create", "--config", "node", "--name", "s", "--answer-tokens", "8192")
-    assert terminal(*args, "--group-size", "16") == 2
-    assert "--answer-tokens" in terminal.err and "groups of 15" in terminal.err
+    told = terminal.fails(2, *args, "--group-size", "16")
+    assert "--answer-tokens" in told and "groups of 15" in told
     assert not node.manifest.exists()
     facts = terminal.json(*args)
     manifest = open_manifest(node.manifest.read_bytes())
     assert facts["answers"]["max_frame_bytes"] == manifest.max_frame_bytes
     assert facts["answers"]["weight"] <= manifest.max_frame_bytes
     assert manifest.max_frame_bytes > 8 * 8_192 * 6 and manifest.max_text_bytes >= 8_192 * 4
-    assert terminal(*args, "--out", "other.swarm") == 0
-    assert f"a frame may have {manifest.max_frame_bytes}" in terminal.out
+    shown = terminal.ok(*args, "--out", "other.swarm")
+    assert f"a frame may have {manifest.max_frame_bytes}" in shown
 
 
 AT = ("--config", "node")
@@ -276,7 +276,8 @@ def test_a_manifest_in_a_file_of_its_own_is_told_how_it_comes_to_be_a_swarm(term
 
 
 def test_a_manifest_beside_that_of_another_swarm_goes_to_another_node(terminal, node):
-    assert terminal(*NAMED, "node") == 0 and terminal(*NAMED, "node", "--out", "other.swarm") == 0
+    terminal.ok(*NAMED, "node")
+    terminal.ok(*NAMED, "node", "--out", "other.swarm")
     make, copy, seed = steps(terminal)
     assert make == ["swarm-node", "init", "FOLDER"]
     assert copy[-2:] == ["other.swarm", "FOLDER/manifest.swarm"]
@@ -293,16 +294,16 @@ def test_a_manifest_in_the_run_folder_has_only_to_be_seeded(terminal):
 
 
 def test_paths_with_a_space_stay_one_word_when_a_line_is_pasted(terminal, monkeypatch):
-    assert terminal("init", "my node") == 0
+    terminal.ok("init", "my node")
     assert steps(terminal)[0][2:4] == ["--config", "my node/node.toml"]
     runs = Detached(7, {"addresses": []}, None, "")
     monkeypatch.setattr("node.run.background.start_detached", lambda arguments, folder: runs)
     listen = 'network.listen=["/ip4/127.0.0.1/tcp/0"]'
-    assert terminal("join", "--detach", "--config", "my node", "--set", listen) == 0, terminal.err
+    terminal.ok("join", "--detach", "--config", "my node", "--set", listen)
     assert [step[-1] for step in steps(terminal)] == ["my node/node.toml"] * 2
 
 
 def test_a_model_with_a_space_stays_one_word_as_well(terminal):
     saved_policy(Path("my model"))
-    assert terminal("plan", "my model") == 0, terminal.err
+    terminal.ok("plan", "my model")
     assert steps(terminal) == [["swarm-node", "init", "--model", "my model", "FOLDER"]]

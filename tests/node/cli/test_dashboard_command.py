@@ -28,8 +28,8 @@ def test_a_port_that_is_taken_is_said_with_what_to_do(terminal, node):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        assert terminal("dashboard", "--config", "node", "--address", address) == 1
-    assert f"{address}. Stop the program that uses that port" in terminal.err
+        told = terminal.fails(1, "dashboard", "--config", "node", "--address", address)
+    assert f"{address}. Stop the program that uses that port" in told
     assert SHOWN not in terminal.out
 
 

@@ -100,9 +100,7 @@ def test_an_export_is_pushed_whole_into_a_private_repository(terminal, trained, 
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_a_hub_that_refuses_leaves_the_export_and_the_way_on_is_named(
-    terminal, trained, hub, there
-):
+def test_a_hub_that_refuses_leaves_the_export_and_a_remedy(terminal, trained, hub, there):
     endpoint, taken = hub
     taken.refuses = True
     done = exported(endpoint if there else "http://127.0.0.1:1")

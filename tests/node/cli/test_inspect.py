@@ -28,7 +28,7 @@ LAST = RoundRecord(round=9, policy_step=8, time=1.0, reward_own=0.5)
 
 def made(terminal: Terminal, path: str, **status: object) -> RunFolder:
     """A node that init made, with what it last said of itself."""
-    assert terminal("init", path) == 0
+    terminal.ok("init", path)
     folder = RunFolder(Path(path))
     if status:
         swarm = {"swarm_name": "sums", "swarm_id": SWARM}
@@ -75,8 +75,7 @@ def test_no_terminal_is_too_narrow_for_whole_figures_of_each_run(terminal, monke
     late = {**LAST.to_dict(), "round": 1012}
     for path in ("short", "a-folder/of-many/runs-with/a-long-name"):
         made(terminal, path, state="stopped", time=time.time() - 7200.0, record=late)
-    assert terminal("list") == 0
-    lines = terminal.out.splitlines()
+    lines = terminal.ok("list").splitlines()
     short = next(line for line in lines if line.split()[:1] == ["short"])
     for shown in (" stopped ", " sums ", SWARM[:8] + "…", " 1012 ", " 0.500 ", " 2 h"):
         assert shown in short
@@ -161,6 +160,9 @@ def identity(name: str) -> Identity:
     return Identity.from_seed(name.encode().ljust(32, b"."))
 
 
+ANNA, BEN = identity("anna").peer_id, identity("ben").peer_id
+
+
 def peer(whose: str, /, **changes: Any) -> dict[str, Any]:
     link = {"connected": True, "link": "direct", "round_trip_s": 0.0123, "clock_ahead_s": -0.25}
     swarm = {"swarm_id": SWARM, "policy_step": 4, "bytes_in": 2048, "bytes_out": 10, "admitted": 3}
@@ -238,9 +240,9 @@ def test_a_beginning_that_only_one_has_shows_it_in_full(terminal, met, cut):
     shown = short_ids([each["peer_id"] for each in met])[0]
     ways = {"peer id": shown.rstrip("…"), "as the table has it": shown, "whole": anna.peer_id}
     given = {**ways, "author": anna.author.hex()[:8]}[cut]
-    assert terminal("peers", given, *AT) == 0
+    told = terminal.ok("peers", given, *AT)
     for expected in (anna.peer_id, anna.author.hex(), "2.0 kB", "reward_mismatch 2", "10 min"):
-        assert expected in terminal.out
+        assert expected in told
     gone = dict.fromkeys(("link", "round_trip_s", "clock_ahead_s"))
     expected = {**met[0], "connected": False, **gone, "trusted": False, "blocked": False}
     assert terminal.json("peers", given, *AT) == expected
@@ -251,9 +253,8 @@ def test_a_beginning_that_only_one_has_shows_it_in_full(terminal, met, cut):
     ["/p2p/{}", "{},", "'{}'", "peer {}, 3 groups", "/ip4/1.2.3.4/tcp/5/p2p/Qm/p2p-circuit/p2p/{}"],
 )
 def test_text_that_was_pasted_with_an_id_is_left_out(terminal, met, around):
-    anna = identity("anna").peer_id
-    for given in (anna, short_ids([each["peer_id"] for each in met])[0]):
-        assert terminal.json("peers", around.format(given), *AT)["peer_id"] == anna
+    for given in (ANNA, short_ids([each["peer_id"] for each in met])[0]):
+        assert terminal.json("peers", around.format(given), *AT)["peer_id"] == ANNA
 
 
 @pytest.mark.parametrize(("given", "said"), [("12D3", "several peers"), ("12D3KooWx0", "no peer")])
@@ -408,23 +409,21 @@ def test_no_command_changes_or_deletes_what_a_linked_folder_holds(terminal, node
 
 
 def test_peers_are_trusted_listed_and_trusted_no_longer(terminal, node, met):
-    anna, ben = identity("anna").peer_id, identity("ben").peer_id
     assert "no trusted peers" in terminal.ok("trust", *AT)
-    shown = terminal.ok("trust", anna, f"/ip4/10.0.0.5/tcp/1/p2p/{ben}", *AT)
-    assert f"trusts {anna} (by swarm-node trust)" in shown and "no node runs here" in shown
-    assert [each["peer_id"] for each in terminal.json("trust", *AT)] == [anna, ben]
+    shown = terminal.ok("trust", ANNA, f"/ip4/10.0.0.5/tcp/1/p2p/{BEN}", *AT)
+    assert f"trusts {ANNA} (by swarm-node trust)" in shown and "no node runs here" in shown
+    assert [each["peer_id"] for each in terminal.json("trust", *AT)] == [ANNA, BEN]
     assert " trusted " in rows(terminal, met)[0] and " trusted " not in rows(terminal, met)[1]
     with node.locked():
-        assert "from its next round" in terminal.ok("trust", ben, "--remove", *AT)
-    assert terminal.json("trust", *AT) == [{"peer_id": anna, "by": "swarm-node trust"}]
+        assert "from its next round" in terminal.ok("trust", BEN, "--remove", *AT)
+    assert terminal.json("trust", *AT) == [{"peer_id": ANNA, "by": "swarm-node trust"}]
     assert node.trusted.stat().st_mode & 0o077 == 0
 
 
 def test_peers_are_blocked_listed_and_blocked_no_longer(terminal, node, met):
-    anna, ben = identity("anna").peer_id, identity("ben").peer_id
     assert "no peer is blocked" in terminal.ok("block", *AT)
-    shown = terminal.ok("block", anna, f"/ip4/10.0.0.5/tcp/1/p2p/{ben}", *AT)
-    assert f"blocks {anna}" in shown and "no node runs here" in shown
+    shown = terminal.ok("block", ANNA, f"/ip4/10.0.0.5/tcp/1/p2p/{BEN}", *AT)
+    assert f"blocks {ANNA}" in shown and "no node runs here" in shown
     assert " blocked " in rows(terminal, met)[0]
     meet(node)  # both have left; of those who are not blocked only their accounts are left
     assert all(" blocked " in row for row in rows(terminal, [peer("anna"), peer("ben")]))
@@ -432,18 +431,17 @@ def test_peers_are_blocked_listed_and_blocked_no_longer(terminal, node, met):
         Accounts(journal, SystemClock()).count_bytes(identity("cleo").author, received=7)
     assert len(terminal.json("peers", *AT)) == 2
     assert terminal.json("peers", identity("cleo").peer_id[:14], *AT)["bytes_in"] == 7
-    assert terminal.json("block", ben, "--remove", *AT) == [{"peer_id": anna}]
-    assert "is not blocked" in terminal.refuses(2, "block", ben, "--remove", *AT)
+    assert terminal.json("block", BEN, "--remove", *AT) == [{"peer_id": ANNA}]
+    assert "is not blocked" in terminal.refuses(2, "block", BEN, "--remove", *AT)
     assert "without a peer" in terminal.refuses(2, "block", "--undo", *AT)
 
 
 def test_a_peer_is_not_trusted_while_it_is_blocked_and_a_block_says_that_it_counts(terminal, node):
-    anna, ben = identity("anna").peer_id, identity("ben").peer_id
-    terminal.ok("trust", anna, *AT)
-    assert f"blocks {anna}, although it is trusted" in terminal.ok("block", anna, ben, *AT)
-    refused = terminal.refuses(2, "trust", ben, *AT)
-    assert f"this peer is blocked: {ben}. Unblock it first" in refused
-    assert [each["peer_id"] for each in terminal.json("trust", *AT)] == [anna]
+    terminal.ok("trust", ANNA, *AT)
+    assert f"blocks {ANNA}, although it is trusted" in terminal.ok("block", ANNA, BEN, *AT)
+    refused = terminal.refuses(2, "trust", BEN, *AT)
+    assert f"this peer is blocked: {BEN}. Unblock it first" in refused
+    assert [each["peer_id"] for each in terminal.json("trust", *AT)] == [ANNA]
 
 
 def test_a_node_neither_trusts_nor_blocks_itself(terminal, node):
@@ -454,13 +452,12 @@ def test_a_node_neither_trusts_nor_blocks_itself(terminal, node):
 
 
 def test_trust_wants_whole_peer_ids_and_names_who_has_none(terminal, node):
-    anna, ben = identity("anna").peer_id, identity("ben").peer_id
     assert "not a peer id: 12D3KooW" in terminal.refuses(2, "trust", "12D3KooW", *AT)
-    assert "is not trusted" in terminal.refuses(2, "trust", anna, "--remove", *AT)
+    assert "is not trusted" in terminal.refuses(2, "trust", ANNA, "--remove", *AT)
     assert "without a peer" in terminal.refuses(2, "trust", "--remove", *AT)
-    set_keys(node.config, {"mixture.trusted": [ben]})
-    assert terminal.json("trust", *AT) == [{"peer_id": ben, "by": "mixture.trusted"}]
-    assert "mixture.trusted" in terminal.refuses(2, "trust", ben, "--remove", *AT)
+    set_keys(node.config, {"mixture.trusted": [BEN]})
+    assert terminal.json("trust", *AT) == [{"peer_id": BEN, "by": "mixture.trusted"}]
+    assert "mixture.trusted" in terminal.refuses(2, "trust", BEN, "--remove", *AT)
     node.trusted.write_text("# friends\nnobody\n")
     assert "Correct or remove that line" in terminal.refuses(1, "trust", *AT)
 

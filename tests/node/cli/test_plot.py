@@ -99,7 +99,7 @@ def test_a_folder_of_runs_is_all_in_order_and_one_name_twice_is_told_apart(termi
     assert names(terminal) == ["node-1", "node-2", "node-10"]
     for demo in ("monday", "tuesday"):
         run(Path(demo, "node-1"))
-    assert terminal("plot", "monday", "tuesday", "monday/node-1", "--terminal") == 0
+    terminal.ok("plot", "monday", "tuesday", "monday/node-1", "--terminal")
     assert names(terminal) == ["monday/node-1", "tuesday/node-1"]
 
 

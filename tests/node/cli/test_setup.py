@@ -46,8 +46,8 @@ def test_peers_takes_every_address_up_to_the_next_option():
 
 
 def test_join_without_a_config_makes_a_node_and_comes_back_to_it(terminal, started):
-    assert terminal("join", "--peers", A, B, "--mix", "2/6", "--rounds", "3") == 0
-    assert "created a node in ./swarm-run" in terminal.out
+    told = terminal.ok("join", "--peers", A, B, "--mix", "2/6", "--rounds", "3")
+    assert "created a node in ./swarm-run" in told
     name, config, folder, options, _ = started[0]
     assert name == "join" and folder.root == Path("swarm-run").absolute()
     assert config.network.peers == (A, B)
@@ -55,12 +55,11 @@ def test_join_without_a_config_makes_a_node_and_comes_back_to_it(terminal, start
     assert not options.json
     key = folder.identity.read_bytes()
 
-    assert terminal("join") == 0
+    assert "created" not in terminal.ok("join")
     _, again, folder, *_ = started[1]
     assert again.network.peers == (A, B), "the way back is kept"
     assert again.schedule.rounds == 0, "the other options were for one run"
     assert folder.identity.read_bytes() == key
-    assert "created" not in terminal.out
 
 
 def test_a_node_that_joined_over_its_local_network_comes_back_over_it(terminal, started):
@@ -92,9 +91,9 @@ def test_json_keeps_standard_output_for_records(terminal, started):
 def test_join_prefers_the_config_it_is_given(terminal, started):
     terminal("init", ".")
     terminal("init", "other")
-    assert terminal("join", "--config", "other/node.toml", "--set", "learner.lr=1e-5") == 0
+    terminal.ok("join", "--config", "other/node.toml", "--set", "learner.lr=1e-5")
     assert started[0][1].learner.lr == 1e-5 and started[0][2].root == Path("other").absolute()
-    assert terminal("join") == 0
+    terminal.ok("join")
     assert started[1][2].root == Path().absolute()
 
 
@@ -148,7 +147,7 @@ IMPORT = ("identity", "import", "--in", "copy.key")
 
 @pytest.fixture
 def backup(terminal, node):
-    assert terminal("identity", "export", "--config", "node", "--out", "copy.key") == 0
+    terminal.ok("identity", "export", "--config", "node", "--out", "copy.key")
     return Path("copy.key")
 
 
@@ -178,7 +177,7 @@ def test_a_lost_key_is_given_back_and_the_same_key_twice_is_no_error(terminal, n
 
 
 def test_another_key_is_never_overwritten(terminal, node, backup):
-    assert terminal("init", "other") == 0
+    terminal.ok("init", "other")
     other = RunFolder(Path("other"))
     before = other.identity.read_bytes()
     told = terminal.fails(1, *IMPORT, "--config", "other")
@@ -254,10 +253,10 @@ def test_systemd_finds_nothing_wrong_with_it(terminal, name):
 
 
 def test_init_says_how_to_start_it(terminal):
-    assert terminal("init", "my node", "--systemd") == 0
+    told = terminal.ok("init", "my node", "--systemd")
     unit = Path("my node/swarm-node-my-node.service").absolute()
-    assert f"next: systemctl --user link '{unit}'\n" in terminal.out
-    assert f"then: systemctl --user enable --now {unit.name}\n" in terminal.out
+    assert f"next: systemctl --user link '{unit}'\n" in told
+    assert f"then: systemctl --user enable --now {unit.name}\n" in told
 
 
 def test_a_node_that_is_there_gets_a_unit_once_and_keeps_everything_else(terminal, node):

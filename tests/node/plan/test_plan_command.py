@@ -13,8 +13,7 @@ from tests.node.plan.shapes import QWEN_HALF, written
 
 @pytest.mark.parametrize(("more", "heads"), [((), 1), (("--device-memory", "8"), 2)])
 def test_a_plan_shows_every_part_of_the_memories_that_are_there(terminal, more, heads):
-    assert terminal("plan", "tiny", *more) == 0, terminal.err
-    lines = terminal.out.splitlines()
+    lines = terminal.ok("plan", "tiny", *more).splitlines()
     named = ["GPU", "main", "memory"][-1 - heads :]
     (head,) = [line for line in lines if line.split() == named]
     names = ["weights", "gradients", "optimizer", "activations", "logits", "cache", "engine"]
@@ -55,32 +54,31 @@ def test_init_writes_the_plan_into_a_node_toml_that_loads(terminal, monkeypatch)
     with_free_disk(monkeypatch, 100)
     folder = written(Path("half"), QWEN_HALF)
     memory = terminal.json("plan", str(folder))["config"]
-    assert terminal("init", "--model", str(folder), "mine") == 0, terminal.err
+    shown = terminal.ok("init", "--model", str(folder), "mine")
     config = load(Path("mine/node.toml"))
     assert config.policy.model == str(folder.resolve())
     for key in ("policy.dtype", "learner.lr", "engine.max_new_tokens", "mixture.local"):
         section, name = key.split(".")
         assert getattr(getattr(config, section), name) == memory[key]
-    assert "peak" in terminal.out
-    assert terminal.out.splitlines()[-2].startswith("next: swarm-node join --config")
+    assert "peak" in shown
+    assert shown.splitlines()[-2].startswith("next: swarm-node join --config")
 
 
 def test_init_follows_the_rule_of_the_learning_rate_with_adapters_that_are_set(terminal):
     folder = str(written(Path("half"), QWEN_HALF))
     lora = ("--set", "policy.lora_rank=8")
     for name, more, rate in [("plain", (), 1e-6), ("lora", lora, 1e-5)]:
-        assert terminal("init", "--model", folder, *more, name) == 0, terminal.err
+        terminal.ok("init", "--model", folder, *more, name)
         assert load(Path(name) / "node.toml").learner.lr == rate
     rate = ("--set", "learner.lr=0.002")
-    assert terminal("init", "--model", folder, *lora, *rate, "own") == 0, terminal.err
+    terminal.ok("init", "--model", folder, *lora, *rate, "own")
     assert load(Path("own/node.toml")).learner.lr == 0.002
 
 
 def test_a_plan_names_the_command_that_writes_its_settings(terminal):
-    assert terminal("plan", "tiny", "--task-tokens", "128") == 0, terminal.err
-    assert "next: swarm-node init --model tiny --task-tokens 128 FOLDER" in terminal.out
-    assert terminal("plan", "tiny") == 0, terminal.err
-    assert "next: swarm-node init --model tiny FOLDER" in terminal.out
+    for more in ("", " --task-tokens 128"):
+        told = terminal.ok("plan", "tiny", *more.split())
+        assert f"next: swarm-node init --model tiny{more} FOLDER" in told
 
 
 def test_init_writes_the_same_on_a_busy_machine_as_on_an_idle_one(terminal, monkeypatch):
@@ -88,7 +86,7 @@ def test_init_writes_the_same_on_a_busy_machine_as_on_an_idle_one(terminal, monk
     folder = str(written(Path("half"), QWEN_HALF))
 
     def written_config(name):
-        assert terminal("init", "--model", folder, name) == 0, terminal.err
+        terminal.ok("init", "--model", folder, name)
         lines = Path(name, "node.toml").read_bytes().splitlines()
         return [line for line in lines if not line.startswith(b"seed = ")]
 
