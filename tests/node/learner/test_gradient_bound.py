@@ -27,9 +27,7 @@ NORMS = st.floats(0, 1e6)
 
 @example(own=0.0, external=[1.0, 5e-324], idle=2)
 @given(own=NORMS, external=st.lists(NORMS, min_size=1, max_size=12), idle=st.integers(0, 12))
-def test_the_bound_is_the_largest_under_which_no_external_group_has_more_than_twice_its_part(
-    own, external, idle
-):
+def test_no_larger_bound_keeps_every_external_group_to_twice_its_part(own, external, idle):
     groups = len(external) + idle
     level = bound(own, external, groups)
 

@@ -200,15 +200,13 @@ def test_the_engines_logprobs_are_the_learners_at_equal_weights(correction, temp
 
 
 def test_an_update_raises_the_odds_of_what_was_rewarded():
-    policy, each = random_policy(), group(1, (0.0, 1.0))
+    policy, one = random_policy(), group(1, (0.0, 1.0))
 
     def odds():
-        return [
-            lone_logprobs(policy, each.prompt_ids, c.ids).sum().item() for c in each.completions
-        ]
+        return [lone_logprobs(policy, one.prompt_ids, c.ids).sum().item() for c in one.completions]
 
     before = odds()
-    Learner(policy, CONFIG).update([each])
+    Learner(policy, CONFIG).update([one])
     after = odds()
     assert after[0] < before[0] and after[1] > before[1]
 
@@ -329,9 +327,7 @@ def test_a_model_whose_layers_cannot_be_computed_again_is_refused_by_name():
 
 @pytest.mark.parametrize("in_parts", [False, True], ids=["whole logits", "logits in parts"])
 @pytest.mark.parametrize("correction", ["better", "tis"])
-def test_a_micro_batch_launches_all_of_its_work_and_neither_reads_nor_sends_any_number(
-    in_parts, correction, monkeypatch
-):
+def test_a_micro_batch_neither_reads_nor_sends_any_number(in_parts, correction, monkeypatch):
     policy, nowhere, done = random_policy(), torch.device("meta"), Pass({})
     head = VocabularyHead.of(policy.model)
     monkeypatch.setattr(VocabularyHead, "of", lambda model: head)

@@ -246,9 +246,7 @@ def test_a_sequence_is_weighed_and_dropped_by_its_geometric_mean():
     ages=st.lists(st.integers(0, 50), min_size=9, max_size=9),
     steps=st.integers(1, 4),
 )
-def test_the_interpolated_proximal_policy_lies_between_behaviour_and_current(
-    seed, version, ages, steps
-):
+def test_the_interpolated_policy_lies_between_behaviour_and_current(seed, version, ages, steps):
     t = terms(seed)
     versions = (version - torch.tensor(ages)).expand(t.prox.shape)
     prox = off_policy.interpolated_prox(t.cur, t.prox, versions, Span(version, steps))
@@ -256,9 +254,8 @@ def test_the_interpolated_proximal_policy_lies_between_behaviour_and_current(
     alphas = torch.tensor([age / (age + steps) for age in ages])
     assert_close(prox, t.prox + alphas * (t.cur.detach() - t.prox))
     own = torch.full(t.prox.shape, version)
-    assert torch.equal(
-        off_policy.interpolated_prox(t.cur, t.prox, own, Span(version, steps)), t.prox
-    )
+    same = off_policy.interpolated_prox(t.cur, t.prox, own, Span(version, steps))
+    assert torch.equal(same, t.prox)
 
 
 def test_advantages_are_centred_and_scaled_by_the_deviation_and_zero_for_equal_rewards():

@@ -26,9 +26,7 @@ FRESH = group(1, (0.0, 0.0, 1.0))
 
 
 @given(surprise=nats, further=nats, entropy=st.floats(0, 12))
-def test_a_token_counts_in_full_up_to_a_margin_beyond_the_entropy_and_then_as_it_is_probable(
-    surprise, further, entropy
-):
+def test_a_token_counts_in_full_up_to_a_margin_then_as_it_is_probable(surprise, further, entropy):
     values = off_policy.plausibility(
         torch.tensor([-entropy - surprise, -entropy - surprise - further]), torch.tensor(entropy)
     )
@@ -45,9 +43,8 @@ def row(number, first, completions, *, own=False):
 def test_a_group_of_which_three_quarters_are_plausible_is_of_no_use_and_nine_tenths_of_full():
     rows = [row(0, 0, 1, own=True), row(1, 1, 2), row(2, 3, 1), row(3, 4, 1), row(4, 5, 1)]
     sums = {1: (2.0, 2.0), 2: (1.3, 2.0), 3: (1.8, 2.0), 4: (1.5, 2.0)}
-    assert off_policy.usefulness(rows, sums) == pytest.approx(
-        {1: 0.5, 2: 1.0, 3: 0.0, 4: 0.0}, abs=1e-9
-    )
+    expected = {1: 0.5, 2: 1.0, 3: 0.0, 4: 0.0}
+    assert off_policy.usefulness(rows, sums) == pytest.approx(expected, abs=1e-9)
 
 
 def written(policy, seed, plant=()):

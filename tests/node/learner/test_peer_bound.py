@@ -11,14 +11,7 @@ from hypothesis import strategies as st
 
 from node.learner.batches import MicroBatch, TrainingCompletion, TrainingGroup, micro_batch
 from node.learner.learner import Learner
-from node.learner.peer_bound import (
-    HIDDEN_RATIO,
-    REACH,
-    SEVERAL,
-    LocalGain,
-    PeerBound,
-    gained,
-)
+from node.learner.peer_bound import HIDDEN_RATIO, REACH, SEVERAL, LocalGain, PeerBound, gained
 from node.learner.reference import Reference
 from node.policy.lora import Adapter
 from node.policy.policy import Policy
@@ -263,14 +256,13 @@ def test_adapters_are_bounded_by_the_model_below_them():
     base = copy.deepcopy(policy.model)
     adapter = Adapter(policy.model, rank=4, alpha=8)
     adapted = Policy(policy.model, policy.tokenizer, policy.name, adapter)
-    reference = Reference(
-        adapted, adapted.model, temperature=1.0, tokens=4096, without=adapter.disabled
-    )
+    how = {"temperature": 1.0, "tokens": 4096}
+    reference = Reference(adapted, adapted.model, **how, without=adapter.disabled)
     learner = Learner(adapted, CONFIG, peer_ratio=4.0)
     for _ in range(5):
         stats = learner.update(reference.read([replace(STYLED, own=True), STYLED]))
     assert not stats.skipped and stats.at_bound is not None
-    plain = Reference(adapted, base, temperature=1.0, tokens=4096)
+    plain = Reference(adapted, base, **how)
     for one, other in zip(reference.read([STYLED]), plain.read([STYLED]), strict=True):
         for first, second in zip(one.completions, other.completions, strict=True):
             assert first.reference is None or first.reference == pytest.approx(second.reference)

@@ -179,9 +179,7 @@ def test_the_trust_region_has_the_sides_of_the_configuration(rewards, falling):
 
 @pytest.mark.parametrize("epochs", [1, 2, 3])
 @pytest.mark.parametrize(("high", "left"), [(0.25, 1.0), (0.32, 0.0)])
-def test_the_version_before_the_last_update_lies_half_way_in_any_number_of_steps(
-    epochs, high, left
-):
+def test_the_version_before_the_last_lies_half_way_in_any_number_of_steps(epochs, high, left):
     """Of a drift of 0.5 nats half is the ratio's to the proximal policy: 1.284 for every token."""
     clip = {"proximal_policy": "versions", "clip_low": 1.0, "clip_high": high}
     config = changed(CONFIG, epochs=epochs, lr=1e-9, **clip)
@@ -240,9 +238,7 @@ def updated(groups, newest, **keys):
 @pytest.mark.parametrize("groups", [EARLIER, STRANGERS], ids=["earlier versions", "strangers"])
 @pytest.mark.parametrize("epochs", [1, 3])
 @pytest.mark.parametrize("tokens", [8, 4096])
-def test_where_an_update_tells_nothing_of_the_engine_its_newest_text_does(
-    groups, epochs, tokens, new
-):
+def test_if_an_update_tells_nothing_of_the_engine_its_newest_text_does(groups, epochs, tokens, new):
     keys = {"epochs": epochs, "micro_batch_tokens": tokens}
     gap, after = updated(groups, new, **keys)
     assert gap == pytest.approx(0.25, abs=1e-4)

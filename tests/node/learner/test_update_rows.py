@@ -7,14 +7,7 @@ from torch.testing import assert_close
 from node.config.registry import LOSSES
 from node.learner.batches import TrainingCompletion, TrainingGroup
 from node.learner.learner import Learner
-from tests.node.learner.parts import (
-    CONFIG,
-    EVEN,
-    MIXED,
-    external,
-    gradient_of,
-    played,
-)
+from tests.node.learner.parts import CONFIG, EVEN, MIXED, external, gradient_of, played
 from tests.support import changed, random_policy
 
 LENGTHS = (2, 9, 3, 8, 12, 1)
