@@ -10,7 +10,6 @@ import sys
 import termios
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 ROOT = Path(__file__).parents[3]
@@ -72,12 +71,7 @@ class TerminalJob:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if not self._ended:
             os.killpg(self.pid, signal.SIGKILL)
         for descriptor in (self._orders, self._answers, self._ours):

@@ -56,9 +56,7 @@ def test_a_chart_is_written_in_the_format_of_its_ending(tmp_path, ending):
 
 
 @PLAIN_TEXT
-def test_a_chart_names_every_run_as_it_is_called_and_has_a_panel_for_what_any_run_measured(
-    tmp_path,
-):
+def test_a_chart_names_every_run_and_has_a_panel_for_what_any_run_measured(tmp_path):
     names = ["cost $5_{", "_hidden", *(f"node-{n}" for n in range(12))]
     path = tmp_path / "chart.svg"
     with warnings.catch_warnings():

@@ -1,10 +1,7 @@
 import json
-import subprocess
-import sys
 from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -17,9 +14,9 @@ from node.monitor.history import Line, read_history, read_records, thinned
 from node.monitor.sinks import JsonLinesFile, open_sinks
 from node.storage.run_folder import RunFolder
 from tests.node.monitor.test_monitor import RECORD
+from tests.node.programs import python
 from tests.swarm.test_journal import killed_after
 
-ROOT = Path(__file__).parents[3]
 EVERY = 10
 """Rounds between two evaluations, the first of which is in round 1."""
 LINE = len(json.dumps(replace(RECORD, round=10_000, reward_eval=0.5).to_dict())) + 1
@@ -68,9 +65,7 @@ def test_records_take_bounded_space_at_every_moment_and_span_the_whole_run(tmp_p
     assert (tmp_path / "metrics.jsonl").stat().st_mode & 0o077 == 0
 
 
-def test_a_hundred_thousand_rounds_keep_to_a_mebibyte_and_are_read_from_the_first_to_the_last(
-    tmp_path,
-):
+def test_a_hundred_thousand_rounds_keep_to_a_mebibyte_and_are_read_from_first_to_last(tmp_path):
     last = 100_000
     with closing(JsonLinesFile(tmp_path / "metrics.jsonl", 1 << 20)) as file:
         write(file, range(1, last + 1))
@@ -99,9 +94,7 @@ def test_rounds_done_again_stand_in_the_history_once_as_they_were_done_last(tmp_
     assert read_history(tmp_path) == read_records(tmp_path), "what is thinned has lost the rest"
 
 
-def test_a_half_last_line_is_not_read_and_a_damaged_one_is_named_until_it_is_thinned_out(
-    tmp_path, caplog
-):
+def test_a_half_line_is_not_read_and_a_damaged_one_is_named_until_thinned_out(tmp_path, caplog):
     path = tmp_path / "metrics.jsonl"
     assert read_history(tmp_path) == []
     keep(tmp_path, 100, [1, 2])
@@ -145,7 +138,7 @@ with lines(folder, 20) as file:
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
     file.write(record(25))
 """
-    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, cwd=ROOT, timeout=300)
+    python(script, str(tmp_path), check=True)
     assert rounds(tmp_path)[-5:] == list(range(21, 26))
 
 

@@ -31,9 +31,7 @@ def paper(monkeypatch):
 
 
 @pytest.mark.parametrize("quiet", [False, True], ids=["looked at", "JSON is printed"])
-def test_each_stage_stands_in_the_log_and_is_drawn_at_once_where_somebody_looks(
-    paper, caplog, quiet
-):
+def test_each_stage_is_logged_and_drawn_at_once_where_somebody_looks(paper, caplog, quiet):
     caplog.set_level(logging.INFO)
     with closing(Stages(quiet=quiet)) as stages:
         stages.begin("joining the swarm")
@@ -45,9 +43,7 @@ def test_each_stage_stands_in_the_log_and_is_drawn_at_once_where_somebody_looks(
 
 
 @pytest.mark.parametrize("quiet", [False, True])
-def test_a_long_start_without_a_terminal_is_one_line_unless_json_is_printed(
-    monkeypatch, capsys, quiet
-):
+def test_a_long_start_without_a_terminal_is_one_line_except_with_json(monkeypatch, capsys, quiet):
     monkeypatch.setattr(output, "LONG_WAIT_SECONDS", 0.01)
     with closing(Stages(quiet=quiet)) as stages:
         stages.begin("joining the swarm")

@@ -2,11 +2,9 @@ import errno
 import logging
 import os
 import re
-import subprocess
 import sys
 from contextlib import closing
 from logging.handlers import RotatingFileHandler
-from pathlib import Path
 
 import psutil
 import pytest
@@ -17,6 +15,7 @@ from node.monitor import logs
 from node.monitor.logs import FILES, LogTail, start_logging
 from swarm.common.counters import PERIOD_SECONDS, UNREPEATED
 from swarm.journal import JournalError
+from tests.node.programs import python
 from tests.swarm.experience_parts import wait
 
 pytestmark = pytest.mark.usefixtures("root_logger")
@@ -67,9 +66,7 @@ def fail(error, message="publish failed"):
         logging.getLogger("swarm.test").exception(message)
 
 
-def test_a_disk_that_is_full_for_an_hour_is_a_line_every_ten_minutes_without_a_trace(
-    tmp_path, capsys
-):
+def test_a_disk_full_for_an_hour_is_a_line_every_ten_minutes_without_a_trace(tmp_path, capsys):
     clock = VirtualClock()
     start_logging(tmp_path / "node.log", "info", clock=clock)
     for _ in range(360):
@@ -181,17 +178,10 @@ def test_the_last_lines_are_taken_from_earlier_files_too(log, count, expected):
         assert tail.new() == ["6"]
 
 
-def python(program, *arguments, **streams):
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
-    streams = streams or {"capture_output": True}
-    command = [sys.executable, "-c", program, *arguments]
-    return subprocess.run(command, env=environment, check=True, text=True, **streams)
-
-
 def test_what_a_node_prints_to_its_log_is_there_once_and_moves_on_with_it(tmp_path):
     log = tmp_path / "node.log"
     with log.open("ab") as output:
-        python(PRINTS, str(tmp_path), stdout=output, stderr=output)
+        python(PRINTS, str(tmp_path), stdout=output, stderr=output, check=True)
     with closing(LogTail(log)) as tail:
         lines = tail.last(100)
     for what in ("a warning of 2", "said 2", "complained 2"):
@@ -215,7 +205,7 @@ def test_traces_go_to_the_file_and_our_warnings_to_the_terminal_in_one_line(tmp_
 
 @pytest.mark.parametrize("flags", [(), ("debug",), ("err",), ("err", "debug")])
 def test_a_line_is_printed_once_and_logged_with_its_time_and_so_are_warnings(tmp_path, flags):
-    ended = python(PROGRAM, str(tmp_path / "node.log"), *flags)
+    ended = python(PROGRAM, str(tmp_path / "node.log"), *flags, check=True)
     said = ended.stderr if "err" in flags else ended.stdout
     assert said.count("resuming from round 4") == 3
     assert (ended.stdout + ended.stderr).count("resuming from round 4") == 3
@@ -230,7 +220,7 @@ def test_a_line_is_printed_once_and_logged_with_its_time_and_so_are_warnings(tmp
 
 def test_where_the_output_is_the_log_each_line_stands_there_once(tmp_path):
     with (log := tmp_path / "node.log").open("ab") as output:
-        python(PROGRAM, str(log), stdout=output, stderr=output)
+        python(PROGRAM, str(log), stdout=output, stderr=output, check=True)
     lines = log.read_text().splitlines()
     assert sum("resuming from round 4" in line for line in lines) == 3
     assert sum("peers are few" in line for line in lines) == 1

@@ -1,6 +1,5 @@
 import io
 import json
-import subprocess
 import sys
 from contextlib import closing
 from dataclasses import replace
@@ -18,8 +17,8 @@ from node.monitor.loggers import TensorBoard
 from node.monitor.record import BARS, PLAIN_BARS, RoundRecord, one_line, sparkline
 from node.monitor.sinks import Figures, JsonLinesFile, exposition, open_sinks
 from node.storage.run_folder import RunFolder
+from tests.node.programs import python
 
-ROOT = Path(__file__).parents[3]
 MOST = 1 << 20
 RECORD = RoundRecord(
     round=7,
@@ -48,11 +47,7 @@ UNMEASURED = replace(
     **dict.fromkeys(("reward_own", "reward_external", "informative_own", "tokens_per_s")),
     **dict.fromkeys(("mean_length", "truncated")),
 )
-DASHES = [
-    "– per second, – per completion, – truncated",
-    "– of local groups",
-    "peers –, held-out –",
-]
+DASHES = ["– per second, – per completion, – truncated", "– of local groups", "peers –, held-out –"]
 MEASURED = ["1,234 per second, 4.2 per completion, 50% truncated", "75% of local groups"]
 
 
@@ -127,10 +122,8 @@ def test_where_there_is_no_terminal_each_round_is_one_line():
     *_, last = shown = console.file.getvalue().splitlines()
     assert len(shown) == 3
     assert last.startswith("round 3 | reward 1.000 | peers' reward 0.500 (3 of 4)")
-    line = one_line(UNMEASURED)
-    assert line.startswith(
-        "round 7 | reward – | peers' reward – (3 of 4) | informative – | – tokens/s"
-    )
+    told = "round 7 | reward – | peers' reward – (3 of 4) | informative – | – tokens/s"
+    assert one_line(UNMEASURED).startswith(told)
     assert "informative 75% | 1234 tokens/s" in one_line(RECORD)
 
 
@@ -169,17 +162,6 @@ def test_tensorboard_files_hold_the_figures_by_round(tmp_path):
     assert events.Scalars("refused/expired")[0].value == 5
 
 
-@pytest.fixture
-def without_tensorboard(monkeypatch):
-    monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
-    monkeypatch.setitem(sys.modules, "tensorboard", None)
-
-
-def test_a_missing_tensorboard_says_how_to_get_it(tmp_path, without_tensorboard):
-    with pytest.raises(NodeError, match=r"pip install 'swarm-node\[tensorboard\]'"):
-        TensorBoard(RunFolder(tmp_path))
-
-
 def test_the_config_decides_what_is_opened(tmp_path, capsys):
     for sink in open_sinks(Config(), RunFolder(tmp_path), LastRollouts(), json=True):
         sink.write(RECORD)
@@ -188,10 +170,10 @@ def test_the_config_decides_what_is_opened(tmp_path, capsys):
     assert RoundRecord.from_dict(json.loads(capsys.readouterr().out)) == RECORD
 
 
-def test_when_one_sink_cannot_open_the_others_are_released(
-    tmp_path, without_tensorboard, monkeypatch
-):
+def test_if_one_sink_cannot_open_others_are_released(tmp_path, monkeypatch):
     closed = []
+    monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
     monkeypatch.setattr(JsonLinesFile, "close", lambda lines: closed.append(lines))
     config = Config.with_overrides({"monitor.loggers": ["tensorboard"]})
     with pytest.raises(NodeError, match="tensorboard"):
@@ -223,5 +205,5 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 lines.write(fourth)
 """
     path = tmp_path / "metrics.jsonl"
-    subprocess.run([sys.executable, "-c", script, str(path)], check=True, cwd=ROOT, timeout=300)
+    python(script, str(path), check=True)
     assert read_history(tmp_path) == rounds(4)

@@ -31,9 +31,9 @@ from node.monitor.output import (
 )
 from node.monitor.record import Terminal
 from tests.node.monitor.test_monitor import RECORD, panel_of
+from tests.node.programs import ROOT, python
 from tests.parsing import parse
 
-ROOT = Path(__file__).resolve().parents[3]
 HERE = {**os.environ, "PYTHONPATH": str(ROOT)}
 ACTS = "\x1b]0;owned\x07\x1b[2J\r\nforged\x9b31m\x7f\u202eevil\u2066\u2028\u200b\x00\ud800"
 SPEAKS = {"node/monitor/output.py", "node/monitor/record.py"}
@@ -93,10 +93,9 @@ def complain(words):
         logging.getLogger("swarm.test").exception("peer %s, %r", words, words)
 
 
+@pytest.mark.usefixtures("root_logger")
 @pytest.mark.parametrize("debug", [False, True])
-def test_no_message_and_no_stack_trace_forges_a_line_of_the_log(
-    tmp_path, capsys, root_logger, debug
-):
+def test_no_message_and_no_stack_trace_forges_a_line_of_the_log(tmp_path, capsys, debug):
     start_logging(tmp_path / "node.log", "info", debug=debug)
     complain("x\n2026-01-01 00:00:00,000 WARNING node: forged" + ACTS)
     written = (tmp_path / "node.log").read_text()
@@ -225,11 +224,6 @@ def test_a_node_whose_output_is_on_a_full_disk_goes_on_and_says_so_once(tmp_path
     assert (tmp_path / "log").read_text().count(text) == 1
 
 
-def run(code, *arguments, **streams):
-    command = [sys.executable, "-c", code, *arguments]
-    return subprocess.run(command, text=True, env=HERE, timeout=300, **streams)
-
-
 @needs_full
 @pytest.mark.parametrize("end", ["", "\n"], ids=["not flushed", "flushed"])
 def test_a_command_on_a_full_disk_is_one_line_and_fails(end):
@@ -239,7 +233,7 @@ def test_a_command_on_a_full_disk_is_one_line_and_fails(end):
         "raise SystemExit(program.main(lambda: False))"
     )
     with FULL.open("wb") as full:
-        done = run(code, "shown", stdout=full, stderr=subprocess.PIPE)
+        done = python(code, "shown", stdout=full, stderr=subprocess.PIPE)
     failed = "cannot write to standard output (No space left on device)"
     told = f"error: {failed}. Free some space there, or redirect the output.\n"
     assert (done.returncode, done.stderr) == (1, told)
@@ -255,7 +249,7 @@ def test_nothing_is_said_on_a_standard_error_that_is_being_written(tmp_path):
         "print('words', file=sys.stderr)"
     )
     with FULL.open("wb") as full:
-        assert run(code, str(tmp_path / "log"), stderr=full).returncode == 0
+        assert python(code, str(tmp_path / "log"), stderr=full).returncode == 0
     assert (tmp_path / "log").read_text().count("descriptor 2 cannot be written") == 1
 
 
@@ -264,9 +258,7 @@ def _ask_again():
     output.program.cache_clear()
 
 
-def test_a_command_stays_short_where_the_shell_finds_this_program_and_no_other(
-    monkeypatch, tmp_path
-):
+def test_a_command_stays_short_if_the_shell_finds_this_program_and_no_other(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", f"{INSTALLED.parent}{os.pathsep}{os.defpath}")
     assert as_typed("next: swarm-node join --peers A") == "next: swarm-node join --peers A"
     output.program.cache_clear()
@@ -283,9 +275,7 @@ def test_every_command_is_known():
 
 
 @pytest.mark.parametrize("path", ["", "/nowhere"])
-def test_a_command_is_named_by_its_path_where_the_shell_does_not_find_it(
-    monkeypatch, path, tmp_path
-):
+def test_a_command_is_named_by_its_path_if_the_shell_does_not_find_it(monkeypatch, path, tmp_path):
     monkeypatch.setenv("PATH", path)
     typed = as_typed("swarm-node --version")
     assert Path(shlex.split(typed)[0]).is_absolute()

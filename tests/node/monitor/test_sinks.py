@@ -75,8 +75,9 @@ def test_every_logger_gives_a_figure_the_same_name_and_every_folder_a_run_of_its
     assert len(names) == 2 and all(name.startswith("swarm-run-") for name in names)
 
 
-@pytest.mark.parametrize("name", ["trackio", "wandb"])
+@pytest.mark.parametrize("name", ["tensorboard", "trackio", "wandb"])
 def test_a_missing_package_says_how_to_get_it(tmp_path, monkeypatch, name):
+    monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(NodeError, match=rf"pip install 'swarm-node\[{name}\]'"):
         LOGGERS.open(name, {}, RunFolder(tmp_path))
