@@ -1,6 +1,7 @@
 """What a baseline says of a policy, and the settings that follow."""
 
 import tomllib
+from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -38,14 +39,13 @@ def baseline(*results, levels=LADDER, takes=True, cap=64, more=()):
 def test_it_says_what_was_found_at_each_temperature_and_in_each_family():
     cool = result(rows=(MIXED, WRONG), temperature=0.6, cut=1)
     lines = baseline(result(rows=(WRONG, WRONG), cut=4, answered=0), cool).lines()
+    found = "1 of 4 completions are correct, 75% have an answer, 25% are truncated"
     assert lines[0] == (
-        "baseline on 2 tasks sampled at both temperatures, at 0.6: 1 of 4 completions are "
-        "correct, 75% have an answer, 25% are truncated at 64 tokens; 50% of groups are informative"
+        f"baseline on 2 tasks sampled at both temperatures, at 0.6: {found}"
+        " at 64 tokens; 50% of groups are informative"
     )
     assert "temperatures, at 1: 0 of 4" in lines[1] and "100% are truncated" in lines[1]
-    assert lines[2] == (
-        "  sums level 0: 1 of 4 completions are correct, 75% have an answer, 25% are truncated"
-    )
+    assert lines[2] == f"  sums level 0: {found}"
     assert lines[-1] == "result: the policy can learn from its own rollouts"
 
 
@@ -206,17 +206,22 @@ class Lacking:
         return self._verifier.prompts(tasks)
 
 
-@pytest.mark.parametrize("step", [0.0, 1000.0], ids=["together", "one by one"])
-def test_a_family_without_held_out_tasks_leaves_the_baseline_of_the_others(step):
-    config = Config.with_overrides({"engine.max_new_tokens": 4, "policy.device": "cpu"})
+@contextmanager
+def opened(tokens):
+    """What an evaluation of the shipped policy on tiny tasks takes, with a verifier at work."""
+    config = Config.with_overrides({"engine.max_new_tokens": tokens, "policy.device": "cpu"})
     policy, specs, counters = Policy.load(config.policy), load_task_set("tiny"), Counters()
-    now = iter(range(10**6))
-    clock = lambda: step * next(now)  # noqa: E731
     with Verifier(specs, Allowed(), outside=False, counters=counters) as verifier:
         levels = served_levels(specs, verifier.start())
-        engine = open_engine(config, policy, counters)
+        yield config, policy, open_engine(config, policy, counters), verifier, levels, counters
+
+
+@pytest.mark.parametrize("step", [0.0, 1000.0], ids=["together", "one by one"])
+def test_a_family_without_held_out_tasks_leaves_the_baseline_of_the_others(step):
+    now = iter(range(10**6))
+    clock = lambda: step * next(now)  # noqa: E731
+    with opened(4) as (*parts, verifier, levels, counters):
         first, *others = sorted({env for env, _ in levels})
-        parts = config, policy, engine
         lacking = Lacking(verifier, first)
         found = BaselineEvaluation(*parts, lacking, levels, counters, clock).run(1.0)
         none = BaselineEvaluation(*parts, Lacking(verifier, first, *others), levels, counters)
@@ -243,18 +248,10 @@ class Ticking:
 
 
 @pytest.mark.parametrize(("seconds", "both", "one"), [(2.5, 0, 1), (5.5, 1, 2), (7.5, 2, 3)])
-def test_temperatures_are_compared_on_the_same_tasks_if_the_time_ends_between_them(
-    seconds, both, one
-):
-    keys = {"engine.max_new_tokens": 12, "policy.device": "cpu"}
-    config, counters, specs = Config.with_overrides(keys), Counters(), load_task_set("tiny")
-    policy = Policy.load(config.policy)
-    with Verifier(specs, Allowed(), outside=False, counters=counters) as verifier:
-        levels = served_levels(specs, verifier.start())
-        engine = Ticking(open_engine(config, policy, counters))
-        evaluation = BaselineEvaluation(
-            config, policy, engine, verifier, levels, counters, lambda: engine.seconds
-        )
+def test_temperatures_are_compared_on_the_same_tasks_if_time_ends_between_them(seconds, both, one):
+    with opened(12) as (config, policy, plain, *rest):
+        engine = Ticking(plain)
+        evaluation = BaselineEvaluation(config, policy, engine, *rest, lambda: engine.seconds)
         found = evaluation.run(seconds)
     assert engine.seconds < seconds + 1.0, "the sampling that the time ended in was the last"
     assert [len(found.at(temperature)) for temperature in (1.0, 0.6)] == [one, both]
@@ -263,21 +260,13 @@ def test_temperatures_are_compared_on_the_same_tasks_if_the_time_ends_between_th
 
 
 def test_a_real_policy_is_tried_within_its_time():
-    keys = {"engine.max_new_tokens": 12, "policy.device": "cpu"}
-    config, counters = Config.with_overrides(keys), Counters()
-    specs = load_task_set("tiny")
-    policy = Policy.load(config.policy)
-    with Verifier(specs, Allowed(), outside=False, counters=counters) as verifier:
-        levels = served_levels(specs, verifier.start())
-        engine = open_engine(config, policy, counters)
-        seen = []
-        trial = BaselineEvaluation(config, policy, engine, verifier, levels, counters)
+    seen = []
+    now = iter(range(0, 10**6, 1000))  # every look at this clock is 1000 seconds later
+    with opened(12) as parts:
+        trial = BaselineEvaluation(*parts)
         found = trial.run(60.0, lambda done, what: seen.append((done, what)))
-        now = iter(range(0, 10**6, 1000))  # every look at this clock is 1000 seconds later
-        late = BaselineEvaluation(
-            config, policy, engine, verifier, levels, counters, clock=lambda: float(next(now))
-        ).run(1.0)
-    families = {spec.name for spec in specs}
+        late = BaselineEvaluation(*parts, clock=lambda: float(next(now))).run(1.0)
+    families = {spec.name for spec in load_task_set("tiny")}
     assert {each.level[0] for each in found.at(1.0)} == families
     assert {each.level[0] for each in found.at(0.6)} == families
     assert all(0.0 <= each.success <= 1.0 for each in found.results)
@@ -292,4 +281,4 @@ def test_a_real_policy_is_tried_within_its_time():
     assert one.temperature == 1.0 and late.best == 1.0, "the time ended before the other"
     assert late.lines()[1] == "  not tried: temperature 0.6, because the time ended"
     assert found.late is None and "because" not in "".join(found.lines())
-    assert changed(config, found.settings())
+    assert changed(parts[0], found.settings())

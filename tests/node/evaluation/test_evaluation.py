@@ -27,6 +27,9 @@ POOR = (1.0,) * 4 + (0.0,) * 60
 MANY = [TaskRef("sums", 0, seed, Split.HELDOUT) for seed in range(64)]
 TASKS = heldout_tasks([("add", 0), ("mul", 0)], 40)
 NOTHING = ModelOrigin(None, None, None)
+SIGNED = create_swarm(Identity.from_seed(bytes(32)), name="ours")
+OURS = ModelOrigin(SIGNED, open_manifest(SIGNED), None)
+UNTRAINED = Training.of([], 0, None)
 
 
 def alarm(state=None):
@@ -185,23 +188,19 @@ def test_the_card_names_the_swarm_what_it_learned_from_and_what_it_is_worth():
 
 
 def test_the_card_names_only_the_families_and_levels_that_the_node_selects():
-    signed = create_swarm(Identity.from_seed(bytes(32)), name="ours")
-    origin = ModelOrigin(signed, open_manifest(signed), None)
     chosen = {"tasks.weights": {"chain_sum": 1.0, "gcd": 0.0}, "tasks.levels": {"chain_sum": [0]}}
     config = Config.with_overrides(chosen)
-    card = model_card(config, Training.of([], 0, None), origin)
+    card = model_card(config, UNTRAINED, OURS)
     assert "On held-out questions of `chain_sum` (level 0):" in card and "gcd" not in card
-    whole = model_card(Config(), Training.of([], 0, None), origin)
+    whole = model_card(Config(), UNTRAINED, OURS)
     assert "`chain_sum`, " in whole and "level 0" not in whole
 
 
 def test_the_card_compares_with_a_base_that_can_be_typed_or_that_it_explains(tmp_path):
-    signed = create_swarm(Identity.from_seed(bytes(32)), name="ours")
-    origin = ModelOrigin(signed, open_manifest(signed), None)
-    card = model_card(Config(), Training.of([], 0, None), origin)
+    card = model_card(Config(), UNTRAINED, OURS)
     assert "swarm-node compare tiny . --config NODE" in card and "BASE" not in card
     config = Config.with_overrides({"policy.model": str(tmp_path)})
-    card = model_card(config, Training.of([], 0, None), origin)
+    card = model_card(config, UNTRAINED, OURS)
     assert "compare BASE . --config NODE" in card
     assert "BASE is the folder of the base model" in card
     assert f"| base model | `{tmp_path.name}`, a local folder that is not part" in card
@@ -212,7 +211,7 @@ def test_the_card_claims_no_training_that_was_not_done_and_no_peer_that_gave_not
     claims = ("Not trained", "Post-trained", "and from those that peers", "its own rollouts alone.")
     for training, expected in (
         (Training.of(rounds(1), 1, 0), (True, False, False, False)),
-        (Training.of([], 0, None), (True, False, False, False)),
+        (UNTRAINED, (True, False, False, False)),
         (Training.of(rounds(1), 1, 1), (False, True, True, False)),
         (Training.of([alone], 1, 1), (False, True, False, True)),
         (Training.of([], 3, 2), (False, True, False, False)),
@@ -224,7 +223,7 @@ def test_the_card_claims_no_training_that_was_not_done_and_no_peer_that_gave_not
 
 def test_a_public_base_is_linked_and_a_folder_of_this_machine_is_not_told(tmp_path):
     public = Config.with_overrides({"policy.model": "Qwen/Qwen2.5-0.5B-Instruct"})
-    card = model_card(public, Training.of([], 0, None), NOTHING, adapter=True)
+    card = model_card(public, UNTRAINED, NOTHING, adapter=True)
     data = ModelCard(card).data
     assert (data.base_model, data.library_name) == ("Qwen/Qwen2.5-0.5B-Instruct", "peft")
     assert "AutoPeftModelForCausalLM" in card and "look it up before sharing" in card
@@ -232,7 +231,7 @@ def test_a_public_base_is_linked_and_a_folder_of_this_machine_is_not_told(tmp_pa
     folder = tmp_path / "secret place" / "mine"
     folder.mkdir(parents=True)
     private = Config.with_overrides({"policy.model": str(folder)})
-    card = model_card(private, Training.of([], 0, None), NOTHING)
+    card = model_card(private, UNTRAINED, NOTHING)
     assert "`mine`" in card and "secret place" not in card
     assert ModelCard(card).data.base_model is None
 
@@ -247,22 +246,18 @@ def test_the_card_of_a_warm_start_names_its_base_and_what_was_shown(tmp_path):
     assert f"| warm start | {said}" in trained and "| base model | `tiny` |" in trained
     assert "after a warm start" in trained and ModelCard(trained).data.license == "apache-2.0"
     assert "# `tiny`, trained in a swarm" in trained and tmp_path.name not in trained
-    untrained = model_card(config, Training.of([], 0, None), NOTHING)
+    untrained = model_card(config, UNTRAINED, NOTHING)
     assert "no optimizer step was done after the warm" in untrained
-    adapter = model_card(config, Training.of([], 0, None), NOTHING, adapter=True)
+    adapter = model_card(config, UNTRAINED, NOTHING, adapter=True)
     assert "exported\nwithout `--adapter`" in adapter and ModelCard(adapter).data.base_model is None
     replace(started, base="/home/anna/secret place/mine").write(tmp_path)
-    moved = model_card(config, Training.of([], 0, None), NOTHING)
+    moved = model_card(config, UNTRAINED, NOTHING)
     assert "`mine`" in moved and "secret place" not in moved
-    for damaged in (
-        "{}",
-        '{"steps": "x"}',
-        "[",
-        (tmp_path / RECORD).read_text().replace("15", "{}"),
-    ):
+    wrong = (tmp_path / RECORD).read_text().replace("15", "{}")
+    for damaged in ("{}", '{"steps": "x"}', "[", wrong):
         (tmp_path / RECORD).write_text(damaged)
         with pytest.raises(NodeError, match="record of a warm start cannot be read"):
-            model_card(config, Training.of([], 0, None), NOTHING)
+            model_card(config, UNTRAINED, NOTHING)
 
 
 def test_text_of_a_model_is_no_markdown_of_its_card(tmp_path, monkeypatch):
@@ -270,7 +265,7 @@ def test_text_of_a_model_is_no_markdown_of_its_card(tmp_path, monkeypatch):
     WarmStarted(f"tiny{acts}", 15, 240, (f"sums{acts}",), 0.0, 0.19, 0.5).write(tmp_path)
     monkeypatch.setattr("node.evaluation.export.licence_of", lambda base: acts)
     config = Config.with_overrides({"policy.model": str(tmp_path)})
-    body = model_card(config, Training.of([], 0, None), NOTHING).split("---", 2)[2]
+    body = model_card(config, UNTRAINED, NOTHING).split("---", 2)[2]
     assert "evil" in body and "\n## Requirements" not in body
 
 
