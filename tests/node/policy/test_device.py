@@ -110,9 +110,7 @@ def test_a_gpu_counts_where_torch_can_use_it(monkeypatch, device, built, bytes_t
 @pytest.mark.parametrize(
     ("device", "bytes_there"), [("auto", 8 << 30), ("cuda:1", 16 << 30), ("cuda:2", 0), ("cpu", 0)]
 )
-def test_a_gpu_of_amd_counts_although_the_driver_of_nvidia_shows_none(
-    monkeypatch, device, bytes_there
-):
+def test_a_gpu_of_amd_counts_although_nvidias_driver_shows_none(monkeypatch, device, bytes_there):
     sizes = [SimpleNamespace(total_memory=size << 30) for size in (8, 16)]
     monkeypatch.setattr(device_module, "torch_build", lambda: {"cuda": None, "hip": "7.2"})
     monkeypatch.setattr(torch.cuda, "device_count", lambda: len(sizes))

@@ -55,13 +55,11 @@ def lettered(template, marks, eos, spaces="letters", strips=(), visible=(), **na
     if splits:
         backend.pre_tokenizer = splits
     backend.decoder = decoders.Fuse()
-    backend.add_special_tokens(
-        [AddedToken(each, rstrip=each in strips, normalized=False) for each in marks]
-    )
+    specials = [AddedToken(each, rstrip=each in strips, normalized=False) for each in marks]
+    backend.add_special_tokens(specials)
     backend.add_tokens([AddedToken(each, normalized=False) for each in visible])
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=backend, eos_token=eos, unk_token="<unk>", **named
-    )
+    named |= {"eos_token": eos, "unk_token": "<unk>"}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **named)
     tokenizer.chat_template = template
     return tokenizer
 
@@ -93,14 +91,11 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize(("template", "keys", "ends", "end"), PUBLISHED.values(), ids=PUBLISHED)
-def test_a_turn_ends_in_the_templates_token_whatever_the_tokenizer_calls_eos(
-    template, keys, ends, end
-):
+def test_a_turn_ends_in_the_templates_token_whatever_eos_is(template, keys, ends, end):
     policy = chatting(lettered(template, **keys), ends)
     token = policy.tokenizer.convert_tokens_to_ids
-    assert policy.eos_id == token(end) and policy.encode_completion("4", stopped=True)[-1] == (
-        token(end)
-    )
+    assert policy.eos_id == token(end)
+    assert policy.encode_completion("4", stopped=True)[-1] == token(end)
     assert set(policy.stop_ids) == {*token(list(ends)), token(keys["eos"]), token(end)}
 
 
@@ -131,9 +126,7 @@ HOSTILE = ("{0}", " a{0}b ", "\n {0} {1}\n\n", "{1}{0}{0}x", " \n{1}\n", "7 {0}\
 
 @pytest.mark.parametrize("spaces", BYTES_OF)
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_text_that_spells_marks_gets_the_ids_of_letters_and_all_else_those_of_harmless(
-    name, spaces
-):
+def test_text_that_spells_marks_gets_ids_of_letters_and_all_else_those_of_harmless(name, spaces):
     template, keys, ends, _ = PUBLISHED[name]
     tokenizer = lettered(template, **keys, spaces=spaces)
     policy = chatting(tokenizer, ends)
@@ -154,9 +147,8 @@ def test_unigram_models_do_not_find_special_tokens_in_text():
     pieces = [("<unk>", 0.0), ("</s>", 0.0), ("▁", -2.0), *((c, -3.0) for c in "abc</s>")]
     backend = Tokenizer(models.Unigram(pieces, unk_id=0))
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=backend, eos_token="</s>", unk_token="<unk>"
-    )
+    named = {"eos_token": "</s>", "unk_token": "<unk>"}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **named)
     policy = chatting(tokenizer)
     assert policy.eos_id not in policy.encode_completion("a</s>b", stopped=False)
     assert policy.encode_completion("aZ", stopped=False)[-1] == tokenizer.unk_token_id

@@ -115,9 +115,7 @@ def test_a_hub_that_never_answers_or_is_not_there_ends_a_start_with_the_remedy(n
             assert "HF_ENDPOINT" in ended.stderr and "Traceback" not in ended.stderr
 
 
-def test_a_model_is_fetched_once_with_its_progress_and_read_without_the_hub(
-    node, hub, silent, tmp_path
-):
+def test_a_model_is_fetched_once_with_progress_and_read_without_a_hub(node, hub, silent, tmp_path):
     assert node(hub, "join", "--rounds", "1").returncode == 0 and Hub.gone == set(FILES)
     log = (tmp_path / "swarm-run" / "node.log").read_text()
     assert f"start: fetching {MODEL}: " in log and " MB, about " in log

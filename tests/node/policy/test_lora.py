@@ -74,9 +74,7 @@ def test_only_adapters_are_trained_and_what_was_loaded_stays(base):
 
 
 @pytest.mark.parametrize("targets", [(), ("q_proj", "down_proj")])
-def test_the_engine_samples_from_what_the_adapters_make_after_every_update(
-    base, targets, monkeypatch
-):
+def test_the_engine_samples_from_what_adapters_make_after_every_update(base, targets, monkeypatch):
     fused = []
     step = FusedDecoder.step
     monkeypatch.setattr(FusedDecoder, "step", lambda *a: fused.append(1) or step(*a))
@@ -170,9 +168,8 @@ def test_layers_that_can_have_no_adapter_are_refused_by_name(base):
     reasons = {"nothing": "not found", "embed_tokens": "is not a linear layer"}
     reasons["lm_head"] = "shares its weight with the embeddings"
     for target, reason in reasons.items():
-        with pytest.raises(
-            ConfigError, match=rf"policy.lora_targets: .*{target}.*{reason}.*q_proj"
-        ):
+        told = rf"policy.lora_targets: .*{target}.*{reason}.*q_proj"
+        with pytest.raises(ConfigError, match=told):
             adapted(base, lora_targets=(target,))
 
 
@@ -190,9 +187,8 @@ def begun(base, node):
     set_keys(node.config, keys)
     policy = adapted(base)
     Learner(policy, CONFIG).update(MIXED)
-    Checkpoints(node.checkpoints).save(
-        1, policy.save_adapter, about(base) | policy.adapter.settings
-    )
+    state = about(base) | policy.adapter.settings
+    Checkpoints(node.checkpoints).save(1, policy.save_adapter, state)
     return policy
 
 
@@ -203,9 +199,9 @@ def about(base):
 def test_export_writes_the_merged_model_or_the_adapter(terminal, node, begun):
     from peft import PeftModel
 
-    assert terminal("export", "--config", "node", "--out", "model") == 0, terminal.err
+    terminal.ok("export", "--config", "node", "--out", "model")
     assert_close(logits(loaded("./model")), logits(begun), atol=1e-4, rtol=1e-4)
-    assert terminal("export", "--config", "node", "--out", "adapter", "--adapter") == 0
+    terminal.ok("export", "--config", "node", "--out", "adapter", "--adapter")
     base = loaded(begun.name)
     PeftModel.from_pretrained(base.model, "adapter")
     assert_close(logits(base), logits(begun))
@@ -215,9 +211,7 @@ def test_export_writes_the_merged_model_or_the_adapter(terminal, node, begun):
     ("key", "value"),
     [("lora_rank", 0), ("lora_rank", 8), ("lora_alpha", 8), ("lora_targets", ("q_proj",))],
 )
-def test_a_run_goes_on_with_the_adapter_that_it_was_begun_with_and_no_other(
-    node, begun, key, value
-):
+def test_a_run_resumes_with_the_adapter_that_it_began_with_and_no_other(node, begun, key, value):
     config = PolicySection(model=begun.name, device="cpu", lora_rank=4)
     progress = RunState(node, None, ScheduleSection(), "")
     resumed = progress.policy(config)

@@ -33,14 +33,22 @@ MAP = {
 }
 
 
+def load(folder):
+    return Policy.load(PolicySection(model=str(folder), device="cpu"))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return saved_policy(tmp_path / "model")
+
+
 def set_keys(path, **keys):
     path.write_text(json.dumps({**json.loads(path.read_text()), **keys}))
 
 
 @pytest.fixture(params=["unheard-of", "llama"])
-def model(request, tmp_path, monkeypatch):
+def model(request, folder, tmp_path, monkeypatch):
     """A model of an unknown and of a known type, whose code would leave the file ``ran``."""
-    folder = saved_policy(tmp_path / "model")
     (folder / "own.py").write_text(CODE.format(str(tmp_path / "ran"), request.param))
     for name, classes in MAP.items():
         set_keys(folder / name, auto_map=classes)
@@ -76,8 +84,7 @@ def test_a_command_refuses_a_model_that_is_code_by_name_and_runs_none_of_it(line
 
 def test_a_known_type_is_loaded_by_the_librarys_class_and_another_is_refused(model):
     known = json.loads((model / "config.json").read_text())["model_type"] == "llama"
-    section = PolicySection(model=str(model), device="cpu")
-    for look in (check_model, config_folder, lambda _: Policy.load(section)):
+    for look in (check_model, config_folder, load):
         if known:
             found = look(str(model))
         else:
@@ -92,8 +99,7 @@ def test_a_known_type_is_loaded_by_the_librarys_class_and_another_is_refused(mod
 @pytest.mark.parametrize(
     "name", ["generation_config.json", "additional_chat_templates/tool_use.jinja", "more"]
 )
-def test_a_link_to_another_file_of_this_machine_is_refused(name, tmp_path):
-    folder = saved_policy(tmp_path / "model")
+def test_a_link_to_another_file_of_this_machine_is_refused(folder, name, tmp_path):
     secret = tmp_path / "secrets" / "key"
     secret.parent.mkdir()
     secret.write_text('{"refresh_token": "secret"}')
@@ -101,21 +107,19 @@ def test_a_link_to_another_file_of_this_machine_is_refused(name, tmp_path):
     (folder / name).unlink(missing_ok=True)
     (folder / name).symlink_to(secret.parent if name == "more" else secret)
     with pytest.raises(PolicyError, match=rf"{name} is a link out of its folder.*Replace it"):
-        Policy.load(PolicySection(model=str(folder), device="cpu"))
+        load(folder)
 
 
-def test_links_to_weights_elsewhere_and_within_the_folder_are_followed(tmp_path):
-    folder = saved_policy(tmp_path / "model")
+def test_links_to_weights_elsewhere_and_within_the_folder_are_followed(folder, tmp_path):
     weights = (folder / "model.safetensors").rename(tmp_path / "weights.safetensors")
     (folder / "model.safetensors").symlink_to(weights)
     (folder / "settings.json").symlink_to("config.json")
     link = tmp_path / "link"
     link.symlink_to(folder)
-    assert Policy.load(PolicySection(model=str(link), device="cpu")).name == str(link)
+    assert load(link).name == str(link)
 
 
-def test_a_configuration_that_names_another_one_is_refused(tmp_path):
-    folder = saved_policy(tmp_path / "model")
+def test_a_configuration_that_names_another_one_is_refused(folder):
     set_keys(folder / "config.json", configuration_files=["config.4.0.0.json"])
     for look in (check_model, config_folder):
         with pytest.raises(PolicyError, match=r"configuration_files has another file read"):
@@ -129,7 +133,7 @@ def test_an_adapter_in_the_folder_leads_to_no_other_model(model):
         json.dumps({"base_model_name_or_path": str(other), "peft_type": "LORA"})
     )
     with pytest.raises(PolicyError, match=r"adapter_config\.json.*Name the whole model"):
-        Policy.load(PolicySection(model=str(model), device="cpu"))
+        load(model)
 
 
 @pytest.mark.parametrize(
@@ -142,11 +146,9 @@ def test_an_adapter_in_the_folder_leads_to_no_other_model(model):
         {"per_layer_config": [{"_experts_implementation": "owner/kernel"}]},
     ],
 )
-def test_a_kernel_of_the_hub_that_a_model_names_is_not_fetched(keys, tmp_path):
-    folder = saved_policy(tmp_path / "model")
+def test_a_kernel_of_the_hub_that_a_model_names_is_not_fetched(folder, keys):
     set_keys(folder / "config.json", **keys)
-    section = PolicySection(model=str(folder), device="cpu")
-    for look in (check_model, config_folder, lambda _: Policy.load(section)):
+    for look in (check_model, config_folder, load):
         with pytest.raises(PolicyError, match=r"its own code, which is never run: .*owner/kernel"):
             look(str(folder))
 
@@ -160,19 +162,17 @@ def test_a_kernel_of_the_hub_that_a_model_names_is_not_fetched(keys, tmp_path):
         "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
     ],
 )
-def test_a_chat_template_that_fails_is_one_line_with_the_remedy(template, tmp_path):
-    folder = saved_policy(tmp_path / "model")
+def test_a_chat_template_that_fails_is_one_line_with_the_remedy(folder, template):
     set_keys(folder / "tokenizer_config.json", chat_template=template)
     with pytest.raises(PolicyError, match=r"chat template of .* fails: .+\. Choose ") as told:
-        Policy.load(PolicySection(model=str(folder), device="cpu"))
+        load(folder)
     assert "\n" not in str(told.value)
 
 
-def test_a_chat_template_that_omits_the_question_is_refused(tmp_path):
-    folder = saved_policy(tmp_path / "model")
+def test_a_chat_template_that_omits_the_question_is_refused(folder):
     set_keys(folder / "tokenizer_config.json", chat_template="{{ messages[0]['role'] }}: hello")
     with pytest.raises(PolicyError, match=r"chat template of .* omits the user's message.*Choose"):
-        Policy.load(PolicySection(model=str(folder), device="cpu"))
+        load(folder)
 
 
 class Writes:
@@ -180,17 +180,15 @@ class Writes:
         return open, ("ran", "w")
 
 
-def test_pickled_weights_hold_numbers_or_are_refused(tmp_path, monkeypatch):
+def test_pickled_weights_hold_numbers_or_are_refused(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    folder = saved_policy(tmp_path / "model")
     weights = AutoModelForCausalLM.from_pretrained(folder).state_dict()
     (folder / "model.safetensors").unlink()
-    section = PolicySection(model=str(folder), device="cpu")
     torch.save(weights, folder / "pytorch_model.bin")
-    Policy.load(section)
+    load(folder)
     torch.save({**weights, "more": Writes()}, folder / "pytorch_model.bin")
     with pytest.raises(PolicyError, match=r"more than tensors.*safetensors"):
-        Policy.load(section)
+        load(folder)
     assert not Path("ran").exists()
 
 

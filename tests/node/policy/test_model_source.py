@@ -1,6 +1,4 @@
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -18,6 +16,7 @@ from node.policy import model_source
 from node.policy.model_files import PolicyError
 from node.policy.model_source import check_model, wanted
 from node.policy.policy import Policy
+from tests.node.programs import python
 from tests.support import CHAT, character_tokenizer, random_policy, saved_policy
 
 HUB = "somebody/some-model"
@@ -68,9 +67,8 @@ def test_a_name_that_can_only_be_a_folder_is_no_hub_id(monkeypatch, tmp_path):
 def test_a_slip_in_the_name_of_a_shipped_model_asks_no_hub(monkeypatch):
     asked = hub(monkeypatch)
     for slip, meant in (("tinny", "tiny"), ("tiny-wid", "tiny-wide"), ("Tiny", "tiny")):
-        with pytest.raises(
-            PolicyError, match=rf"{slip}' \(no such folder here\).*mean '{meant}'\?"
-        ):
+        told = rf"{slip}' \(no such folder here\).*mean '{meant}'\?"
+        with pytest.raises(PolicyError, match=told):
             check_model(slip)
     check_model("gpt2")
     check_model("somebody/tinny")
@@ -207,10 +205,7 @@ BAD: dict[str, tuple[Callable[[Path], None], str]] = {
         lambda folder: write(folder, is_encoder_decoder=True),
         r"it is an encoder with a decoder.*Name a causal language model",
     ),
-    "a tokenizer with more tokens": (
-        grow,
-        r"its tokenizer knows 100 tokens.*98.*Copy",
-    ),
+    "a tokenizer with more tokens": (grow, r"its tokenizer knows 100 tokens.*98.*Copy"),
     "another tokenizer": (
         lambda folder: write(folder, vocab_size=151_936),
         r"its tokenizer knows 98 tokens and the model 151936.*Copy the model's original tokenizer",
@@ -219,10 +214,7 @@ BAD: dict[str, tuple[Callable[[Path], None], str]] = {
         lambda folder: shard(folder, kept=1),
         r"\d of the \d files of its weights are missing: model-00002.*Download the model again",
     ),
-    "a short file": (
-        cut,
-        r"model\.safetensors ends after \d+ of \d+ bytes.*Download the model",
-    ),
+    "a short file": (cut, r"model\.safetensors ends after \d+ of \d+ bytes.*Download the model"),
     "an empty file": (
         with_file("model.safetensors", b""),
         r"model\.safetensors ends after 0 of \d+ bytes.*Download",
@@ -300,9 +292,7 @@ def test_whole_shards_and_a_model_with_a_few_ids_to_spare_are_taken_and_no_file_
         check_model(str(gguf))
 
 
-def test_what_the_cache_has_half_of_is_refused_where_the_rest_cannot_be_fetched(
-    folder, monkeypatch
-):
+def test_what_the_cache_has_half_of_is_refused_if_the_rest_cannot_be_fetched(folder, monkeypatch):
     here = str(folder / "config.json")
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: here)
     shard(folder, kept=1)
@@ -334,4 +324,4 @@ def test_looking_at_a_model_imports_neither_torch_nor_transformers(folder):
         "import sys; from node.policy.model_source import check_model; "
         f"check_model({str(folder)!r}); assert not {{'torch', 'transformers'}} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
+    python(code, check=True)
