@@ -29,6 +29,11 @@ def journal():
     return Journal(MEMORY, VirtualClock(0.0))
 
 
+@pytest.fixture
+def made(journal):
+    return parts(journal)
+
+
 class Deferred(TransformersEngine):
     """The real engine: what is submitted is written when it is looked at."""
 
@@ -119,8 +124,7 @@ def test_an_engine_of_which_nothing_new_has_come_in_is_not_said_to_agree(journal
 
 
 @pytest.mark.parametrize(("staleness", "share"), [(1, 0.0), (3, 0.0), (1, 1.0), (2, 0.5)])
-def test_nothing_an_update_takes_is_older_than_the_bound(journal, staleness, share):
-    made = parts(journal)
+def test_nothing_an_update_takes_is_older_than_the_bound(made, staleness, share):
     rounds = made.rounds(made.overlapping(staleness, oversample=share))
     ages, mixed = set(), 0
     for _ in range(12):
@@ -139,9 +143,7 @@ def test_nothing_an_update_takes_is_older_than_the_bound(journal, staleness, sha
 
 @pytest.mark.parametrize("sleep_mode", [False, True])
 @pytest.mark.parametrize("fails", [False, True], ids=["learns", "fails after its first step"])
-def test_an_engine_in_sleep_mode_rests_while_the_policy_learns_and_has_its_weights_after_it(
-    journal, sleep_mode, fails
-):
+def test_an_engine_in_sleep_mode_rests_in_an_update_and_has_its_weights(journal, sleep_mode, fails):
     calls: list[str] = []
     made = parts(journal, lambda policy: VirtualEngine(policy, calls.append))
     rounds, learn = made.rounds(made.tasks, sleep_mode=sleep_mode), made.learner.update
@@ -161,8 +163,7 @@ def test_an_engine_in_sleep_mode_rests_while_the_policy_learns_and_has_its_weigh
     assert calls == 2 * [*(["sleep"] if sleep_mode else []), "learn", "update"]
 
 
-def test_unfinished_completions_are_kept_while_the_policy_learns_and_resumed_first(journal):
-    made = parts(journal)
+def test_unfinished_completions_are_kept_while_the_policy_learns_and_resumed_first(made):
     source = made.overlapping(2, oversample=1.0)
     for _ in range(6):
         before = len(made.engine.submitted)
@@ -266,8 +267,7 @@ def failing(made, error):
     return failed
 
 
-def test_an_update_counts_when_generation_fails_beside_it(journal, caplog):
-    made = parts(journal)
+def test_an_update_counts_when_generation_fails_beside_it(made, caplog):
     source, whole = made.begun(), made.engine.poll
     failed = failing(made, OSError("no more files"))
     assert source.beside(lambda: failed.wait(20) and "learned") == "learned"
@@ -319,10 +319,7 @@ def test_a_verifier_that_can_build_nothing_ends_the_run(journal, overlapping):
         (OSError("engine"), NodeError("update", None, ""), "update"),
     ],
 )
-def test_when_generation_and_the_update_both_fail_both_are_told(
-    journal, engine, update, raised, caplog
-):
-    made = parts(journal)
+def test_if_generation_and_update_both_fail_both_are_told(made, engine, update, raised, caplog):
     source = made.begun()
     failed = failing(made, engine)
 
@@ -337,8 +334,7 @@ def test_when_generation_and_the_update_both_fail_both_are_told(
     assert f"both generation and the update failed: {told[1]}" in caplog.text
 
 
-def test_a_stopped_node_goes_on_with_what_it_had_begun(journal):
-    made = parts(journal)
+def test_a_stopped_node_goes_on_with_what_it_had_begun(made, journal):
     made.begun().close()
     kept = {group.task.index for group in made.unfinished.groups()}
     begun = [tokens for tokens in unfinished(made) if tokens.ids]
@@ -348,8 +344,7 @@ def test_a_stopped_node_goes_on_with_what_it_had_begun(journal):
     assert [t.tokens for t in again.engine.submitted if t.tokens.ids] == begun
 
 
-def test_groups_of_tasks_that_are_no_longer_practised_are_dropped_and_counted(journal):
-    made = parts(journal)
+def test_groups_of_tasks_that_are_no_longer_practised_are_dropped_and_counted(made, journal):
     made.begun()
     left = [group.task.ref.level for group in made.unfinished.groups()]
     again = parts(journal)
@@ -397,8 +392,7 @@ def test_a_crash_at_any_point_loses_no_group_and_trains_on_none_twice(
         assert started == len(used) + len(buffered) + filtered
 
 
-def test_groups_that_are_too_old_after_a_restart_are_dropped_counted_and_not_written(journal):
-    made = parts(journal)
+def test_groups_that_are_too_old_after_a_restart_are_dropped_counted_and_not_written(made, journal):
     made.begun(2).close()
     left = made.unfinished.groups()
     old = {group.ticket for group in left}
@@ -411,8 +405,7 @@ def test_groups_that_are_too_old_after_a_restart_are_dropped_counted_and_not_wri
     assert not questions & {trajectory.prompt for trajectory in again.engine.submitted}
 
 
-def test_an_engine_that_is_gone_ends_the_run_though_the_update_went_well(journal):
-    made = parts(journal)
+def test_an_engine_that_is_gone_ends_the_run_though_the_update_went_well(made):
     source = made.begun()
     gone = failing(made, NodeError("the engine's process ended", None, "See node.log."))
     with pytest.raises(NodeError, match="process ended"):
@@ -420,8 +413,7 @@ def test_an_engine_that_is_gone_ends_the_run_though_the_update_went_well(journal
     assert made.counters.snapshot() == {}
 
 
-def test_a_group_whose_scoring_failed_is_scored_again(journal):
-    made = parts(journal)
+def test_a_group_whose_scoring_failed_is_scored_again(made):
     errors = chain([OSError("no more processes")], repeat(DEFAULT))
     made.tasks.score = Mock(wraps=made.tasks.score, side_effect=errors)
     source = made.overlapping(0)

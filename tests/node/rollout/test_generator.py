@@ -65,9 +65,7 @@ def evaluated(teacher, counters, *samples):
     ("lengths", "indexes", "counter"),
     [((5, LONG), [0, 2], "own_prompts_too_long"), ((0, 5), [1, 3], "own_prompts_empty")],
 )
-def test_a_task_whose_prompt_is_empty_or_does_not_fit_is_left_out_and_counted(
-    lengths, indexes, counter
-):
+def test_a_task_whose_prompt_is_empty_or_too_long_is_omitted_and_counted(lengths, indexes, counter):
     counters = Counters()
     groups = generator(Teacher(lengths), counters).generate(4, Stopwatch())
     assert [g.group.index for g in groups] == indexes and counters.snapshot() == {counter: 2}
@@ -77,9 +75,8 @@ def test_a_policy_that_no_prompt_fits_is_refused_with_both_lengths(caplog):
     made = generator(Teacher((LONG, LONG + 7)), Counters())
     for _ in range(MANY_UNFIT - 1):
         assert made.generate(1, Stopwatch()) == []
-    with pytest.raises(
-        NodeError, match=r"9 in a row have 600 to 607 .*context 512\. Choose a model"
-    ):
+    told = r"9 in a row have 600 to 607 .*context 512\. Choose a model"
+    with pytest.raises(NodeError, match=told):
         made.generate(2, Stopwatch())
     generator(Teacher((5, LONG, LONG + 7)), Counters()).generate(3, Stopwatch())
     assert f"2 of 3 prompts, of up to {LONG + 7} tokens: they do not fit" in caplog.text

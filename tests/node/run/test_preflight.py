@@ -50,9 +50,7 @@ def test_what_init_writes_can_start_and_a_missing_package_of_an_extra_is_told(
     wanted, found = Config.with_overrides({key: value}), preflight.find_spec
     check_start(Config(), folder)
     check_start(wanted, folder)
-    monkeypatch.setattr(
-        preflight, "find_spec", lambda name: None if name == package else found(name)
-    )
+    monkeypatch.setattr(preflight, "find_spec", lambda n: None if n == package else found(n))
     with pytest.raises(ConfigError, match=said):
         check_start(wanted, folder)
 

@@ -91,9 +91,8 @@ class Parts:
         self.status = MemberStatus("12D3", ours, (), 0, peers, bytes_in=21, bytes_out=22)
 
     def record(self, update=UPDATE, **changes):
-        return recorder.record_of(
-            outcome(update, **changes), self.status, self.pool, self.counters, 23.5
-        )
+        told = self.status, self.pool, self.counters
+        return recorder.record_of(outcome(update, **changes), *told, 23.5)
 
 
 def test_a_record_tells_of_a_round_what_its_parts_tell():
@@ -121,9 +120,7 @@ def test_a_record_tells_of_a_round_what_its_parts_tell():
     assert parts.record(seconds={"total": 8.0}).tokens_per_s == 20 / 8, "of the whole round"
 
 
-def test_a_figure_that_is_no_number_or_was_not_measured_is_left_out_and_the_others_are_not(
-    tmp_path,
-):
+def test_a_figure_that_is_no_number_or_was_not_measured_is_left_out_and_others_are_not(tmp_path):
     path = tmp_path / "metrics.jsonl"
     with closing(JsonLinesFile(path, 1 << 20)) as file:
         file.write(Parts().record(replace(UPDATE, ratio_max=math.inf, engine_gap=math.nan)))

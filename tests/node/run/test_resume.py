@@ -193,9 +193,7 @@ def test_a_node_that_moved_takes_its_policy_along_and_no_task_of_the_swarm_left(
         ),
     ],
 )
-def test_the_best_policies_stay_beside_the_newest_and_a_round_is_written_once(
-    place, keys, rewards, kept
-):
+def test_the_best_and_the_newest_policies_stay_and_are_written_once(place, keys, rewards, kept):
     progress, parts = place.state(**keys), trainer()
     for number, reward in enumerate(rewards, start=1):
         progress.save(number, parts)

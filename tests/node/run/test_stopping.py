@@ -4,9 +4,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from unittest.mock import AsyncMock, Mock
 
 import pytest
@@ -18,8 +16,8 @@ from node.run.status import STOPS, RunOptions, stopping
 from node.storage.run_folder import STOPPING, RunFolder, present_status
 from node.threads import LoopThread
 from tests.node.monitor.test_live import Paper
+from tests.node.programs import ROOT, until
 
-ROOT = Path(__file__).parents[3]
 PATIENCE = 300.0
 NODE = """
 import sys
@@ -64,13 +62,6 @@ def node(folder):
             process.kill()
 
 
-def until(condition):
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize("lingers", [False, True])
 def test_a_node_is_told_once_and_waited_for_until_it_is_gone(folder, node, lingers):
     if lingers:
@@ -83,7 +74,7 @@ def test_a_node_is_told_once_and_waited_for_until_it_is_gone(folder, node, linge
 def test_several_who_stop_a_node_do_not_cut_its_round_short(folder, node):
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(stop_node, folder)
-        until(lambda: present_status(folder)["state"] == STOPPING)
+        until(lambda: present_status(folder)["state"] == STOPPING, PATIENCE)
         second = pool.submit(stop_node, folder)
         with pytest.raises(TimeoutError):
             second.result(timeout=0.5)
@@ -97,7 +88,7 @@ def test_now_does_not_wait_for_the_round(folder, node, told_before):
     with ThreadPoolExecutor(2) as pool:
         if told_before:
             pool.submit(stop_node, folder)
-            until(lambda: present_status(folder)["state"] == STOPPING)
+            until(lambda: present_status(folder)["state"] == STOPPING, PATIENCE)
         stopped = pool.submit(stop_node, folder, now=True)
         try:
             out, err = node.communicate(timeout=PATIENCE)

@@ -78,9 +78,7 @@ def test_groups_of_equal_rewards_are_not_shared_unless_told_to(discard, shared):
     assert [index for _, index in loop.intake.seen] == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize(
-    ("keep", "trained"), [(0, [0, 1, 2, 3, 4, 5]), (2, [0, 2]), (9, [0, 2, 4])]
-)
+@pytest.mark.parametrize(("keep", "trained"), [(0, [*range(6)]), (2, [0, 2]), (9, [0, 2, 4])])
 def test_an_update_is_of_all_own_groups_or_of_so_many_that_teach(keep, trained):
     loop = Loop(local=6, rules=Rules(keep=keep), teacher=Half())
     outcome = loop.rounds.step()
@@ -209,8 +207,7 @@ def test_rounds_have_the_sizes_and_turns_of_the_configuration(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("prompts", "best"),
-    [((), [0.5, 1.0]), (("1", "2"), [0.5, 1.0]), ((None, "2"), [None, 1.0])],
+    ("prompts", "best"), [((), [0.5, 1.0]), (("1", "2"), [0.5, 1.0]), ((None, "2"), [None, 1.0])]
 )
 def test_what_is_held_against_later_evaluations_is_a_mean_a_task(monkeypatch, prompts, best):
     """A task that was not asked is no unsolved one."""
@@ -250,9 +247,8 @@ def kept(experience):
 
 
 def test_the_pool_and_the_newcomers_in_it_are_bounded_as_the_configuration_says():
-    first, same, other = (
-        kept(experience_of(salt, pool_groups=8)) for salt in (b"salt", b"salt", b"other")
-    )
+    salts = b"salt", b"salt", b"other"
+    first, same, other = (kept(experience_of(salt, pool_groups=8)) for salt in salts)
     assert len(first) == 8 and first == same != other
     pool = experience_of(max_uses=3).pool
     pool.add([pooled(1)])
@@ -317,9 +313,7 @@ def test_three_of_four_tasks_cannot_be_built(monkeypatch, streaming):
 def trained(monkeypatch, teacher, streaming):
     """A trainer of one task a round, after some rounds of which none failed."""
     monkeypatch.setattr(trainer_parts, "Teacher", teacher)
-    monkeypatch.setattr(
-        trainer_parts, "Closing", lambda policy, _: TransformersEngine(policy, seed=0)
-    )
+    monkeypatch.setattr(trainer_parts, "Closing", lambda p, _: TransformersEngine(p, seed=0))
     few = {"mixture__local": 1, "schedule__eval_every": 1000, "engine__max_new_tokens": 4}
     parts = Parts(monkeypatch, streaming=streaming, **few).run(6)
     assert len(parts.outcomes) == 6 and "rounds_failed" not in parts.counters.snapshot()

@@ -242,9 +242,8 @@ def test_what_went_wrong_in_an_update_is_counted(caplog):
         found = counted(refused=1, unlikely=2, halved=3, engine_gap=0.06)
     names = ("steps_refused", "external_refused{reason=unlikely}", "micro_batch_halved")
     assert found == dict(zip((*names, "engine_gaps"), (1, 2, 3, 1), strict=True))
-    assert (
-        "differ from the learner's by 0.06 nats" in caplog.text and "explains 0.001" in caplog.text
-    )
+    assert "differ from the learner's by 0.06 nats" in caplog.text
+    assert "explains 0.001" in caplog.text
     assert [counted(engine_gap=quiet) for quiet in (5e-4, None)] == [{}, {}]
 
 
@@ -268,9 +267,7 @@ def test_an_engine_is_compared_also_where_only_strangers_teach():
         ({"streaming": True}, False),
     ],
 )
-def test_the_engine_rests_where_it_shares_the_device_or_is_over_provisioned(
-    monkeypatch, changes, rests
-):
+def test_the_engine_rests_where_it_shares_the_device_or_oversamples(monkeypatch, changes, rests):
     parts = Parts(monkeypatch, **changes).run(1)
     parts.trainer.close()
     assert ("sleep" in parts.calls) == rests
@@ -326,9 +323,7 @@ def test_an_overlapping_run_goes_on_at_the_age_that_it_had(monkeypatch):
 
 def test_what_was_written_by_policies_after_the_checkpoint_is_written_anew(monkeypatch):
     told, rewind = [], UnfinishedGroups.rewind
-    monkeypatch.setattr(
-        UnfinishedGroups, "rewind", lambda *asked: told.append(asked[1:]) or rewind(*asked)
-    )
+    monkeypatch.setattr(UnfinishedGroups, "rewind", lambda *a: told.append(a[1:]) or rewind(*a))
     parts = Parts(monkeypatch, streaming=True)
     parts.policy.version = 4
     parts.run(6, done=5)

@@ -25,7 +25,7 @@ from swarm.groups import Split, TaskRef
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> tuple[RunFolder, Path]:
+def node(tmp_path: Path) -> RunFolder:
     """A node that has not trained, in a swarm of easy tasks."""
     tasks = tmp_path / "easy.toml"
     tasks.write_text(
@@ -38,59 +38,58 @@ def node(tmp_path: Path) -> tuple[RunFolder, Path]:
     folder.manifest.write_bytes(create_swarm(identity, name="easy", task_set=str(tasks)))
     keys = {"policy.model": "tiny", "policy.device": "cpu", "engine.max_new_tokens": 12}
     write_config(folder.config, Config.with_overrides(keys))
-    return folder, folder.config
+    return folder
+
+
+def warmed(node: RunFolder, steps: int = 1, tell=lambda line: None):
+    return warm_start(load(node.config), node, node.config, steps, tell)
 
 
 def test_it_writes_a_model_beside_the_base_and_says_what_it_did(node):
-    folder, path = node
     said: list[str] = []
-    record = warm_start(load(path), folder, path, 3, said.append)
+    record = warmed(node, 3, said.append)
     assert record.base == "tiny" and record.families == ("spell_backward",)
     assert (record.steps, record.examples) == (3, 48)
-    model = folder.root / "warm-start"
+    model = node.root / "warm-start"
     assert json.loads((model / RECORD).read_text())["steps"] == 3
-    assert load(path).policy.model == str(model)
-    assert Policy.load(load(path).policy).model.num_parameters() > 0
+    assert load(node.config).policy.model == str(model)
+    assert Policy.load(load(node.config).policy).model.num_parameters() > 0
     assert said[0].startswith("before: ") and "loss" in said[1] and str(model) in said[-1]
 
 
 def test_it_refuses_a_second_time_and_leaves_the_first(node):
-    folder, path = node
-    warm_start(load(path), folder, path, 1, lambda _: None)
+    warmed(node)
     with pytest.raises(NodeError, match="warm-start"):
-        warm_start(load(path), folder, path, 1, lambda _: None)
-    assert (folder.root / "warm-start" / RECORD).exists()
+        warmed(node)
+    assert (node.root / "warm-start" / RECORD).exists()
 
 
 def test_a_warm_start_whose_config_was_not_changed_names_the_key_to_change(node, monkeypatch):
-    folder, path = node
     killed = Mock(side_effect=SystemExit)
     monkeypatch.setattr("node.run.warm_start.set_keys", killed)
     with pytest.raises(SystemExit):
-        warm_start(load(path), folder, path, 1, lambda _: None)
-    assert load(path).policy.model == "tiny"
+        warmed(node)
+    assert load(node.config).policy.model == "tiny"
     with pytest.raises(NodeError, match=r"policy\.model = '.*warm-start' in .*node\.toml"):
-        warm_start(load(path), folder, path, 1, lambda _: None)
+        warmed(node)
 
 
 def test_a_full_disk_ends_a_warm_start_with_the_remedy_and_leaves_nothing(node, monkeypatch):
-    folder, path = node
-    left = folder.root / ".warm-start-killed"
+    left = node.root / ".warm-start-killed"
     left.mkdir()
     full = SafetensorError("Error while serializing: I/O error: (os error 28)")
     monkeypatch.setattr(Policy, "save", Mock(side_effect=full))
     with pytest.raises(DiskFullError, match="Free some space there"):
-        warm_start(load(path), folder, path, 1, lambda _: None)
-    assert list(folder.root.glob("*warm-start*")) == [] and load(path).policy.model == "tiny"
+        warmed(node)
+    assert list(node.root.glob("*warm-start*")) == [] and load(node.config).policy.model == "tiny"
 
 
 def test_a_warm_start_that_cannot_begin_leaves_nothing_behind(node):
-    folder, path = node
-    folder.manifest.unlink()
+    node.manifest.unlink()
     with pytest.raises(NodeError):
-        warm_start(load(path), folder, path, 1, lambda _: None)
-    assert not (folder.root / "warm-start").exists()
-    assert load(path).policy.model == "tiny"
+        warmed(node)
+    assert not (node.root / "warm-start").exists()
+    assert load(node.config).policy.model == "tiny"
 
 
 def test_steps_on_one_example_bring_the_policy_to_write_it():
