@@ -69,9 +69,7 @@ def test_a_right_answer_is_right_in_every_form(family):
     for source, task in tasks()[family]:
         right = task.entry["answer"] or task.entry["metadata"]["example_answer"]
         if source.score(task, right) < 1.0:
-            assert family.endswith("propositional_logic"), (
-                "the library's own examples are weak there"
-            )
+            assert family.endswith("propositional_logic"), "its own examples are weak there"
             continue
         unread = [form for form in FORMS if source.score(task, form.format(right)) < 1.0]
         assert unread == [], right

@@ -29,10 +29,8 @@ def test_a_worker_on_a_mac_leaves_out_the_limit_that_its_kernel_refuses(monkeypa
         limited[kind] = values
 
     monkeypatch.setattr(resource, "setrlimit", limit)
-    nothing = {"namespaces": False, "landlock": False, "network": False}
-    confine(
-        Confinement(**nothing, readable=(), listed=(), program="", once="", memory_mib=1, nice=0)
-    )
+    none = {"namespaces": False, "landlock": False, "network": False}
+    confine(Confinement(**none, readable=(), listed=(), program="", once="", memory_mib=1, nice=0))
     assert limited[resource.RLIMIT_FSIZE] == (0, 0) and resource.RLIMIT_NPROC in limited
 
 

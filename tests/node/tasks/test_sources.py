@@ -252,8 +252,7 @@ def test_a_package_whose_task_cannot_be_opened_is_named(tmp_path, monkeypatch, c
 
 
 @pytest.mark.parametrize(
-    ("group", "source"),
-    [(plugins.GROUP, "plugin"), (environments.GROUP, "environment")],
+    ("group", "source"), [(plugins.GROUP, "plugin"), (environments.GROUP, "environment")]
 )
 def test_a_package_that_ends_the_process_is_named(tmp_path, monkeypatch, group, source):
     (tmp_path / "ends_here.py").write_text("raise SystemExit('no license')\n")

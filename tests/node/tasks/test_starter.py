@@ -133,10 +133,7 @@ def test_a_text_backward_earns_the_more_the_more_of_it_is_right():
         (1000, "one thousand"),
         (1007, "one thousand and seven"),
         (90_100, "ninety thousand one hundred"),
-        (
-            2_000_003_015,
-            "two billion three thousand and fifteen",
-        ),
+        (2_000_003_015, "two billion three thousand and fifteen"),
     ],
 )
 def test_a_number_is_written_in_words(number, written):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from itertools import count
 
 import pytest
 
@@ -52,17 +52,22 @@ class Stubborn:
 """
 
 
-def tried(
-    folder: Path, patch: pytest.MonkeyPatch, question: str, score: str, *, evaluates: bool = False
-) -> Trial:
-    code = COUNTS.replace("{question}", question).replace("{score}", score)
-    code = code.replace("False", str(evaluates))
-    folder.mkdir(exist_ok=True)
-    (folder / "counts_task.py").write_text(code)
-    patch.syspath_prepend(folder)
-    declare(patch, folder, "counts", "counts_task:Counts")
-    allowed = Allowed(code_execution=["counts"] if evaluates else [])
-    return try_replays([EnvSpec("counts", "plugin", "1", ("{}",), "{question}", "text")], allowed)
+@pytest.fixture
+def tried(tmp_path, monkeypatch):
+    """Tries a task of these questions and scores, in a folder of its own each time."""
+    folders = count()
+
+    def once(question: str, score: str, *, evaluates: bool = False) -> Trial:
+        folder = tmp_path / str(next(folders))
+        folder.mkdir()
+        code = COUNTS.replace("{question}", question).replace("{score}", score)
+        (folder / "counts_task.py").write_text(code.replace("False", str(evaluates)))
+        monkeypatch.syspath_prepend(folder)
+        declare(monkeypatch, folder, "counts", "counts_task:Counts")
+        spec = EnvSpec("counts", "plugin", "1", ("{}",), "{question}", "text")
+        return try_replays([spec], Allowed(code_execution=["counts"] if evaluates else []))
+
+    return once
 
 
 @pytest.mark.parametrize(
@@ -85,23 +90,21 @@ def tried(
         ),
     ],
 )
-def test_a_task_that_cannot_be_trained_on_is_refused(
-    tmp_path, monkeypatch, question, score, reason
-):
+def test_a_task_that_cannot_be_trained_on_is_refused(tried, question, score, reason):
     with pytest.raises(TaskSetError, match=f"'counts' level 0 .*{reason}"):
-        tried(tmp_path, monkeypatch, question, score)
+        tried(question, score)
 
 
 @pytest.mark.parametrize("score", ["1 / 0", "None", "entry['missing']"])
-def test_an_error_of_a_scorer_is_shown_once(tmp_path, monkeypatch, caplog, score):
-    tried(tmp_path, monkeypatch, NUMBERED, score)
+def test_an_error_of_a_scorer_is_shown_once(tried, caplog, score):
+    tried(NUMBERED, score)
     shown = [record.message for record in caplog.records if "'counts'" in record.message]
     assert len(shown) == 1 and "Error(" in shown[0]
 
 
 @pytest.mark.skipif(not sandbox_support().whole, reason="no sandbox for answers that run as code")
-def test_an_error_of_a_scorer_that_runs_answers_is_shown_too(tmp_path, monkeypatch, caplog):
-    tried(tmp_path, monkeypatch, NUMBERED, "entry['missing']", evaluates=True)
+def test_an_error_of_a_scorer_that_runs_answers_is_shown_too(tried, caplog):
+    tried(NUMBERED, "entry['missing']", evaluates=True)
     shown = [record.message for record in caplog.records if "KeyError('missing')" in record.message]
     assert len(shown) == 1
 
@@ -110,35 +113,35 @@ ANSWERED = '{"question": f"What is {number}?", "answer": f"x{number}"}'
 
 
 @pytest.mark.parametrize("score", ["0.0", "float(answer == str(entry['answer'])[1:])", "1 / 0"])
-def test_a_task_that_gives_nothing_for_its_right_answer_is_refused(tmp_path, monkeypatch, score):
+def test_a_task_that_gives_nothing_for_its_right_answer_is_refused(tried, score):
     wrong = r"'counts' level 0 gives its right answer no reward: 'x\d+': correct"
     with pytest.raises(TaskSetError, match=wrong):
-        tried(tmp_path, monkeypatch, ANSWERED, score)
+        tried(ANSWERED, score)
 
 
 @pytest.mark.parametrize("score", ["float(bool(entry.pop('answer', '')))", "1.0 / (1 + count())"])
-def test_a_task_that_scores_an_answer_by_those_before_it_is_refused(tmp_path, monkeypatch, score):
+def test_a_task_that_scores_an_answer_by_those_before_it_is_refused(tried, score):
     with pytest.raises(TaskSetError, match=r"'counts' level 0 (scores 'x.* after others|differs)"):
-        tried(tmp_path, monkeypatch, ANSWERED, score)
+        tried(ANSWERED, score)
 
 
-def test_a_task_is_warned_of_whose_groups_take_too_long_to_score(tmp_path, monkeypatch, caplog):
-    tried(tmp_path, monkeypatch, ANSWERED, "0.5")
+def test_a_task_is_warned_of_whose_groups_take_too_long_to_score(tried, monkeypatch, caplog):
+    tried(ANSWERED, "0.5")
     assert "to score an answer" not in caplog.text
     monkeypatch.setattr("node.tasks.verifier.replay_trial.SLOW", 0.0)
-    tried(tmp_path / "again", monkeypatch, ANSWERED, "0.5")
+    tried(ANSWERED, "0.5")
     assert "all answers to a task have 10 s together" in caplog.text
 
 
-def test_the_error_that_is_shown_is_that_of_a_right_answer(tmp_path, monkeypatch, caplog):
+def test_the_error_that_is_shown_is_that_of_a_right_answer(tried, caplog):
     with pytest.raises(TaskSetError, match="no reward"):
-        tried(tmp_path, monkeypatch, ANSWERED, "float(int(answer[1:]) == entry['missing'])")
+        tried(ANSWERED, "float(int(answer[1:]) == entry['missing'])")
     (shown,) = [each.message for each in caplog.records if "raised an error" in each.message]
     assert "KeyError('missing')" in shown
 
 
-def test_an_error_of_the_system_names_the_file(tmp_path, monkeypatch, caplog):
-    tried(tmp_path, monkeypatch, NUMBERED, "open('words.txt')")
+def test_an_error_of_the_system_names_the_file(tried, caplog):
+    tried(NUMBERED, "open('words.txt')")
     (shown,) = [each.message for each in caplog.records if "raised an error" in each.message]
     assert "'words.txt'" in shown and "sandbox.read" in shown
 
@@ -153,10 +156,8 @@ def test_an_error_of_the_system_names_the_file(tmp_path, monkeypatch, caplog):
         (NUMBERED, "0.0", 0),
     ],
 )
-def test_a_full_reward_for_no_answer_is_warned_of(
-    tmp_path, monkeypatch, caplog, question, score, warned
-):
-    tried(tmp_path, monkeypatch, question, score)
+def test_a_full_reward_for_no_answer_is_warned_of(tried, caplog, question, score, warned):
+    tried(question, score)
     shown = [each.message for each in caplog.records if "an empty answer" in each.message]
     assert len(shown) == warned and all("'counts' level 0" in each for each in shown)
 

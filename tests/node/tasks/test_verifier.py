@@ -97,9 +97,7 @@ def mixed_groups(count: int, texts: int = 2) -> list[Asked]:
     return groups
 
 
-def test_groups_judged_together_get_the_verdicts_they_get_alone_and_what_each_took(
-    verifier, monkeypatch
-):
+def test_groups_judged_together_get_their_own_verdicts_and_times(verifier, monkeypatch):
     monkeypatch.setattr("node.tasks.verifier.worker_process.MOMENT_SECONDS", 60.0)
     groups = mixed_groups(70)
     alone = [verifier.judge(g.task, g.texts) for g in groups]
@@ -185,9 +183,7 @@ def test_a_worker_killed_while_idle_costs_nobody_a_verdict():
 
 
 @pytest.mark.parametrize(("outside", "seconds"), [(False, 80.0), (True, 10.0)])
-def test_texts_of_this_node_that_run_as_code_have_the_time_of_a_group_each(
-    monkeypatch, outside, seconds
-):
+def test_local_texts_that_run_as_code_have_the_time_of_a_group_each(monkeypatch, outside, seconds):
     support = Mock(return_value=SandboxSupport("bubblewrap", landlock=True, seccomp=True))
     monkeypatch.setattr("node.tasks.verifier.worker_process.sandbox_support", support)
     allowed, limits = Allowed(code_execution=["code"]), WorkerLimits(wall_seconds=10.0)
