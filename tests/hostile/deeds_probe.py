@@ -39,9 +39,8 @@ def become(user: int) -> None:
     """Go on as an ordinary user, who must be able to reach this interpreter."""
     if user == os.getuid():
         return
-    hidden = next(
-        (p for p in reversed(Path(sys.base_prefix).parents) if not p.stat().st_mode & 1), None
-    )
+    above = reversed(Path(sys.base_prefix).parents)
+    hidden = next((path for path in above if not path.stat().st_mode & 1), None)
     if hidden is not None:
         libc = ctypes.CDLL(None, use_errno=True)
         kept = tempfile.mkdtemp(dir="/tmp")

@@ -176,9 +176,7 @@ def announced(
     return record_key(swarm, epoch, 0, shard), sign_announcement(made, author, swarm), expiry
 
 
-async def test_sybil_fills_a_shard_and_an_author_with_reputation_is_still_held(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_sybil_fills_a_shard_and_a_proven_author_is_still_held(tmp_path, monkeypatch):
     be_patient(monkeypatch)
     async with two(tmp_path, epoch_seconds=600.0) as (anna, ben):
         anna.accounts.prove([(ben.identity.author, 1.0)] * 8)

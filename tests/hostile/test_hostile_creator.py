@@ -160,8 +160,8 @@ def folder(tmp_path: Path) -> RunFolder:
 
 @pytest.mark.parametrize("lie", LIES)
 def test_a_manifest_that_lies_in_any_field_is_refused_in_one_line_and_not_kept(
-    mallory: Creator, folder: RunFolder, lie: str
-) -> None:
+    mallory, folder, lie
+):
     mallory.manifest = LIES[lie](mallory.peer.identity)
     with pytest.raises(NodeError) as refused:
         mallory.join(folder)
@@ -173,9 +173,7 @@ def test_a_manifest_that_lies_in_any_field_is_refused_in_one_line_and_not_kept(
 @pytest.mark.parametrize(
     ("version", "remedy"), [(b"1", "created with this version"), (b"3", "Update swarm-node")]
 )
-def test_a_peer_of_another_version_is_named_as_such_and_what_helps(
-    mallory: Creator, folder: RunFolder, version: bytes, remedy: str
-) -> None:
+def test_a_peer_of_another_version_is_named_with_what_helps(mallory, folder, version, remedy):
     signed = honest(mallory.peer.identity)
     mallory.manifest = signed[:7] + version + signed[8:]
     with pytest.raises(NodeError) as refused:

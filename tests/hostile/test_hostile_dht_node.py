@@ -154,9 +154,7 @@ async def test_mallory_answers_a_search_with_bytes_that_are_no_records(tmp_path,
 
 
 @pytest.mark.parametrize("crowd", [1, 20_000])
-async def test_mallory_lists_the_asker_and_a_crowd_as_neighbours_and_records_are_still_stored(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, crowd: int
-) -> None:
+async def test_mallory_lists_the_asker_and_a_crowd_and_records_are_stored(tmp_path, caplog, crowd):
     nobody = Identity.from_seed(b"nobody is listening under this!!")
     async with met(tmp_path, "anna", "ben") as (anna, ben, mallory):
         us = PeerID.from_base58(anna.peer_id).to_bytes()
@@ -176,9 +174,7 @@ async def test_mallory_lists_the_asker_and_a_crowd_as_neighbours_and_records_are
 
 
 @pytest.mark.parametrize("led", ["to-herself", "to-nobody"])
-async def test_mallory_leads_a_search_astray_and_the_record_of_a_farther_node_is_found(
-    tmp_path: Path, led: str
-) -> None:
+async def test_mallory_leads_a_search_astray_and_a_farther_record_is_found(tmp_path, led):
     nearer = count(1 << 100, -1)
     async with met(tmp_path, "anna", "ben") as (anna, ben, mallory):
 
@@ -206,9 +202,7 @@ async def test_one_bad_record_in_a_replica_does_not_hide_the_good_ones(tmp_path:
         assert await anna.read("k") == {b"ben": b"good too"}
 
 
-async def test_mallory_is_reached_by_a_transport_without_a_name_here_and_others_are_still_met(
-    tmp_path: Path,
-) -> None:
+async def test_mallory_is_reached_by_a_transport_without_a_name_and_others_are_still_met(tmp_path):
     anna = Honest("anna", tmp_path)
     await anna.start()
     mallory = Identity.create(tmp_path / "mallory.key").peer_id
@@ -249,9 +243,7 @@ def holds(node: HivemindNode, subkey: bytes, value: bytes) -> bool:
     return storage.store_subkey(DHTID.generate("k"), subkey, packed, time.time() + 600)
 
 
-async def test_flo_floods_the_hash_table_and_others_still_read_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_flo_floods_the_hash_table_and_others_still_read_it(tmp_path, monkeypatch):
     from hivemind.p2p import PeerID
 
     # So that she uses it up on a busy machine too.

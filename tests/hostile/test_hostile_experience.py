@@ -93,9 +93,7 @@ def test_mallorys_frame_is_refused_by_name_and_a_penalty(gate, mallory, reason, 
     ],
     ids=[*map(str, NO_NUMBERS), "no completion", "one completion", "65 completions"],
 )
-def test_rewards_that_are_no_numbers_and_groups_of_impossible_sizes_are_refused(
-    gate, mallory, change, reasons
-):
+def test_impossible_rewards_and_sizes_of_groups_are_refused(gate, mallory, change, reasons):
     assert gate.admit(signed(gate, mallory, mallory.group(0, **change)), mallory.author) == []
     assert set(gate.refused()) <= reasons
     assert gate.accounts.get(mallory.author).penalties > 0

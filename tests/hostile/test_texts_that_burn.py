@@ -84,12 +84,10 @@ def test_a_text_that_runs_as_code_and_ends_its_process_is_wrong_and_costs_no_oth
 ):
     declare(monkeypatch, tmp_path, "strange", "tests.hostile.strange_tasks:StrangeOnce")
     allowed = Allowed(code_execution=["strange"])
-    with Verifier(
-        [STRANGE], allowed, outside=outside, limits=limits, counters=counters
-    ) as verifier:
-        if not verifier.start():
+    with Verifier([STRANGE], allowed, outside=outside, limits=limits, counters=counters) as judge:
+        if not judge.start():
             pytest.skip("this machine has no sandbox for texts that run as code")
-        found = verifier.judge(TASK, [GOOD, *ends, GOOD])
+        found = judge.judge(TASK, [GOOD, *ends, GOOD])
     assert found.rewards == (1.0, *[0.0] * len(ends), 1.0)
     assert found.over == tuple(range(1, len(ends) + 1)), "its author may have seen it end well"
     assert counters.snapshot() == {"answers_unreadable{env=strange}": len(ends)}
@@ -105,9 +103,7 @@ LOSING = {"sleep": "timeout", "burn_memory": "crashed", "leave": "crashed"}
 
 
 @pytest.mark.parametrize(("deed", "reason"), LOSING.items(), ids=LOSING)
-def test_a_text_that_loses_the_worker_loses_its_group_and_nothing_else(
-    strange, counters, deed, reason
-):
+def test_a_text_that_loses_the_worker_loses_its_group_alone(strange, counters, deed, reason):
     before = newest_worker().pid
     assert refusal(strange, deed) == reason
     assert counters.snapshot() == {f"verifier_restarts{{reason={reason}}}": 1.0}

@@ -69,14 +69,13 @@ def test_a_proven_author_waits_for_one_request_of_eight_keys_with_slow_texts(gat
     assert gate.accounts.reputation(anna.author) >= PROVEN
 
     async def run() -> int:
-        slow = [
-            asyncio.create_task(gate.admission.admit(slow_frame(key), key.author)) for key in keys
-        ]
+        admit = gate.admission.admit
+        slow = [asyncio.create_task(admit(slow_frame(key), key.author)) for key in keys]
         while not gate.judge.asked:
             await asyncio.sleep(0.01)
         before = len(gate.judge.asked)
         frame = anna.frame(*map(anna.group, range(4)))
-        assert len(await gate.admission.admit(frame, anna.author)) == 4
+        assert len(await admit(frame, anna.author)) == 4
         await asyncio.gather(*slow)
         return before
 
