@@ -83,9 +83,7 @@ def test_text_is_told_from_bytes(call, found):
     assert as_text(parse(call).body[0].value) is found
 
 
-def test_on_windows_which_opens_no_folder_a_snapshot_is_locked_by_a_file(
-    tmp_path, monkeypatch, windows
-):
+def test_on_windows_a_snapshot_is_locked_by_a_file(tmp_path, monkeypatch, windows):
     really = os.open
 
     def opened(path, flags, *mode, **options):
@@ -109,9 +107,7 @@ def test_on_windows_which_opens_no_folder_a_snapshot_is_locked_by_a_file(
 
 
 @pytest.mark.usefixtures("windows")
-def test_on_windows_a_file_that_another_process_reads_is_replaced_a_little_later(
-    tmp_path, monkeypatch
-):
+def test_on_windows_a_file_that_others_read_is_replaced_a_little_later(tmp_path, monkeypatch):
     really, pauses, left = Path.replace, [], [2]
 
     def replace(path, target):

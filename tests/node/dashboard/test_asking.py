@@ -74,8 +74,7 @@ def test_the_documented_headers_are_sufficient(site):
 
 
 @pytest.mark.parametrize(
-    ("query", "said"),
-    [("question=%20", "omit it"), ("question=" + "x" * 1001, "at most 1000")],
+    ("query", "said"), [("question=%20", "omit it"), ("question=" + "x" * 1001, "at most 1000")]
 )
 def test_a_question_has_a_length_and_head_starts_nothing(site, query, said):
     answer = site.get(f"{ASK}?{query}", OWN_PAGE)

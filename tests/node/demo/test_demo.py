@@ -219,9 +219,7 @@ except KeyboardInterrupt:
 """
 
 
-def test_on_windows_which_has_no_signals_a_node_is_stopped_by_the_end_of_its_input(
-    tmp_path, monkeypatch
-):
+def test_on_windows_without_signals_a_node_stops_at_the_end_of_its_input(tmp_path, monkeypatch):
     monkeypatch.setattr(run_module, "child_command", lambda *_: [sys.executable, "-c", UNTIL_EOF])
     process = NodeProcess(["join"], tmp_path)
     try:

@@ -186,9 +186,7 @@ SKEW = "the clocks are 9 s apart; set the clock"
         (ClockSkew(SKEW), "the clocks are 9 s apart", "Set the clock."),
     ],
 )
-def test_the_remedy_of_a_failed_dial_says_what_to_do_and_not_why(
-    folder, monkeypatch, error, found, remedy
-):
+def test_a_failed_dials_remedy_says_what_to_do_not_why(folder, monkeypatch, error, found, remedy):
     transport = AsyncMock(connect=AsyncMock(side_effect=error), addresses=Mock(return_value=()))
     kind = Mock(open=Mock(return_value=transport))
     monkeypatch.setattr(type(checks.TRANSPORTS), "open", lambda *arguments: kind)
@@ -270,9 +268,7 @@ def test_the_doctor_says_that_nobody_is(tmp_path, monkeypatch, local_network):
         (0.5, "bfloat16", "warn"),
     ],
 )
-def test_engine_and_learner_may_differ_by_what_the_number_format_explains(
-    folder, gap, dtype, level
-):
+def test_engine_and_learner_may_differ_by_what_a_number_format_explains(folder, gap, dtype, level):
     config = Config.with_overrides({"policy.dtype": dtype})
     assert checks.check_mismatch(config, folder).level == "ok", "no round was reported"
     folder.write_status({"record": {"engine_gap": gap}})

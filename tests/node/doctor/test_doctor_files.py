@@ -82,6 +82,4 @@ def test_a_node_that_no_list_has_or_whose_work_takes_weeks_learns_it_before_it_j
     (short,), (long,) = admission(ProofOfWork(1)), admission(ProofOfWork(40))
     assert (listed.level, short.level, long.level) == ("ok", "ok", "fail")
     folder.identity.unlink()
-    assert admission(AllowList((creator.author,))) == [], (
-        "the check of the key says that it is gone"
-    )
+    assert admission(AllowList((creator.author,))) == [], "the check of the key says it is gone"

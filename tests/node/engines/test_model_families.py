@@ -173,8 +173,8 @@ def test_a_node_tries_its_model_before_it_trains_and_one_with_an_engine_of_its_o
 def test_join_ends_with_one_line_before_anything_is_trained(node, terminal, tmp_path):
     small_policy("recurrent_gemma").save(tmp_path / "model")
     model = f"--set=policy.model={tmp_path / 'model'}"
-    assert terminal("join", "--config", "node/node.toml", model) == 2
-    (line,) = [each for each in terminal.err.splitlines() if "policy.model" in each]
+    told = terminal.fails(2, "join", "--config", "node/node.toml", model).splitlines()
+    (line,) = [each for each in told if "policy.model" in each]
     assert re.search(rf"'recurrent_gemma' differs by [\d.]+ nats per token.*{REMEDY}", line), line
 
 

@@ -25,9 +25,8 @@ def test_vllm_is_taken_in_the_version_it_was_tried_with(monkeypatch, tmp_path, p
 
 def test_vllm_that_is_not_here_or_another_version_is_named_at_once(monkeypatch, tmp_path):
     installed(monkeypatch, tmp_path, "vllm", "0.31.0")
-    with pytest.raises(
-        ConfigError, match=r"0\.31\.0 is installed, but 0\.32 is required.*make vllm"
-    ):
+    told = r"0\.31\.0 is installed, but 0\.32 is required.*make vllm"
+    with pytest.raises(ConfigError, match=told):
         open_engine(VLLM, random_policy(), Counters())
     monkeypatch.setattr("node.engines.kinds.PACKAGES", ("a-package-that-is-nowhere",))
     with pytest.raises(ConfigError, match=r"engine\.backend: 'vllm'.*not installed.*make vllm"):
@@ -45,12 +44,8 @@ def test_every_vllm_sees_the_gpus_that_are_its_own(monkeypatch, named, shares, o
     assert devices(VLLM, policy) == [{"CUDA_VISIBLE_DEVICES": own}], "that of the policy"
     assert devices(Config(), policy) == [{}]
     policy.device = torch.device("cuda")
-    two = {
-        "engine.backend": "vllm",
-        "engine.tensor_parallel_size": 2,
-        "engine.data_parallel_size": 2,
-    }
-    config = Config.with_overrides(two)
+    two = {"engine.tensor_parallel_size": 2, "engine.data_parallel_size": 2}
+    config = Config.with_overrides({"engine.backend": "vllm", **two})
     assert [each["CUDA_VISIBLE_DEVICES"] for each in devices(config, policy)] == shares
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
     with pytest.raises(ConfigError, match="it needs 4 GPUs, and there are 3"):

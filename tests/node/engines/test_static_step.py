@@ -9,13 +9,7 @@ from node.engines.transformers import kv_cache, static_step
 from node.engines.transformers.decoding import Decoding
 from node.engines.transformers.kv_cache import Continued
 from node.engines.transformers.static_decoding import StaticDecoding
-from node.engines.transformers.static_step import (
-    RING,
-    Slots,
-    StaticStep,
-    length_bucket,
-    row_bucket,
-)
+from node.engines.transformers.static_step import RING, Slots, StaticStep, length_bucket, row_bucket
 from node.errors import ConfigError
 from tests.library_privates import DataDependentOutputException, counted_kernels, without_numbers
 from tests.support import SHAPE, policy_of
@@ -228,9 +222,7 @@ def test_slots_keep_what_they_hold_when_there_have_to_be_more_and_longer_ones():
 
 @pytest.mark.parametrize("lost", [torch.OutOfMemoryError("all taken"), None])
 @pytest.mark.parametrize("says", ["CUDA error: out of memory", "CUDA error: capture failed"])
-def test_memory_that_runs_out_in_a_recording_is_told_from_a_step_that_cannot_be_recorded(
-    lost, says
-):
+def test_memory_that_runs_out_in_recording_is_told_from_a_step_that_cannot_be_recorded(lost, says):
     error = RuntimeError(says)
     error.__context__ = lost
     ran_out = lost is not None or "out of memory" in says

@@ -193,9 +193,7 @@ def memory_for(monkeypatch, rows: int) -> list[int]:
     return seen
 
 
-def test_fewer_rows_are_decoded_together_from_the_moment_that_memory_runs_out(
-    tmp_path, monkeypatch, caplog, policy, expected
-):
+def test_memory_that_runs_out_halves_later_batches(tmp_path, monkeypatch, caplog, policy, expected):
     seen = memory_for(monkeypatch, 3)
     writing = Writing(tmp_path, policy)
     for number in range(12):
@@ -243,9 +241,8 @@ def test_what_was_written_is_reported_on_halting_and_nothing_goes_on(tmp_path, p
 def test_jobs_sampled_differently_never_share_a_batch(tmp_path, policy, expected):
     writing = Writing(tmp_path, policy)
     prompt = PROMPTS[0]
-    writing.backend.submit(
-        [Request(n, prompt, CAP, (1.0, 0.5)[n % 2], n % 3 == 0) for n in range(12)]
-    )
+    jobs = [Request(n, prompt, CAP, (1.0, 0.5)[n % 2], n % 3 == 0) for n in range(12)]
+    writing.backend.submit(jobs)
     writing.steps()
     assert set(writing.finish) == set(range(12))
     assert {tuple(writing.ids[number]) for number in range(0, 12, 3)} == {expected[prompt]}

@@ -247,14 +247,11 @@ WINDOWS = {
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", [*CONFIGS, *WINDOWS])
-def test_without_a_cache_no_model_looks_for_packed_rows_and_none_scores_otherwise(
-    name, attention, monkeypatch
-):
+def test_no_model_looks_for_packed_rows_or_scores_them_otherwise(name, attention, monkeypatch):
     model = built({**CONFIGS, **WINDOWS}[name], attn_implementation=attention)
     ids = torch.randint(WORDS, (3, 60), generator=torch.Generator().manual_seed(0))
-    rows = [
-        Row((1,), (TrainingCompletion(tuple(x), (True,) * 60),), (1.0,), True) for x in ids.tolist()
-    ]
+    done = [TrainingCompletion(tuple(line), (True,) * 60) for line in ids.tolist()]
+    rows = [Row((1,), (each,), (1.0,), True) for each in done]
     (batch,) = micro_batches(rows, 1000, 0, model.device)
     expected = model(input_ids=batch.input_ids).logits.log_softmax(-1)
     looks = "transformers.masking_utils.find_packed_sequence_indices"

@@ -63,9 +63,8 @@ def completions(draw):
     ids = draw(st.lists(st.integers(0, 95), min_size=1, max_size=6))
     size = {"min_size": len(ids), "max_size": len(ids)}
     mu = draw(st.none() | st.lists(st.floats(-4.0, -0.1), **size))
-    return TrainingCompletion(
-        tuple(ids), tuple(draw(st.lists(st.booleans(), **size))), mu and tuple(mu)
-    )
+    trained = draw(st.lists(st.booleans(), **size))
+    return TrainingCompletion(tuple(ids), tuple(trained), mu and tuple(mu))
 
 
 @st.composite
@@ -140,10 +139,8 @@ def test_the_same_update_gives_the_same_bits(policy):
     for row in map(random_row, range(6)):
         rewards = (1.0, *[0.0] * (len(row.completions) - 1))
         drawn.append(TrainingGroup(row.prompt_ids, row.completions, rewards, True))
-    how = {"sharing": ALWAYS, "correction": "tis"}
-    (first, told), (second, same) = (
-        update(policy, drawn, LearnerSection(), **how) for _ in range(2)
-    )
+    how = {"config": LearnerSection(), "sharing": ALWAYS, "correction": "tis"}
+    (first, told), (second, same) = (update(policy, drawn, **how) for _ in range(2))
     assert torch.equal(first, second) and told == same
 
 
@@ -230,9 +227,7 @@ def shrinking(config, **settings):
 @pytest.mark.parametrize("epochs", [1, 3])
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("backwards", [False, True], ids=["forward", "backward"])
-def test_an_update_that_runs_out_of_memory_ends_like_one_that_was_cut_small(
-    epochs, error, backwards, caplog
-):
+def test_an_update_out_of_memory_ends_like_one_that_was_cut_small(epochs, error, backwards, caplog):
     config = changed(CONFIG, epochs=epochs)
     small = changed(config, micro_batch_tokens=2 * LONGEST)
     policy, plain = cramped_policy(2 * LONGEST), random_policy()
@@ -310,8 +305,7 @@ def test_memory_that_runs_out_in_the_optimizers_step_is_told_by_what_would_help(
     policy = random_policy()
     learner = Learner(policy, CONFIG)
     learner.optimizer.adam.step = Mock(side_effect=ERRORS["gpu"])
-    with pytest.raises(
-        NodeError, match=r"optimizer's step.*adamw8bit.*learner.offload.*sleep_mode"
-    ):
+    told = r"optimizer's step.*adamw8bit.*learner.offload.*sleep_mode"
+    with pytest.raises(NodeError, match=told):
         learner.update(MIXED)
     assert policy.version == 0

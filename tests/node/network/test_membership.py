@@ -128,9 +128,7 @@ def test_a_node_tells_its_name_with_its_model_and_a_seed_has_none_and_pulls_noth
 
 
 @pytest.mark.parametrize("met", [False, True])
-def test_a_node_that_meets_none_of_its_peers_says_so_beside_a_note_on_the_manifest(
-    parts, met, monkeypatch
-):
+def test_a_node_that_meets_no_peer_says_so_beside_a_note_on_the_manifest(parts, met, monkeypatch):
     post = create_swarm(Identity.generate(), name="test"), ("the manifest came by post",)
     made = parts(peers=[ADDRESS])
     monkeypatch.setattr(module, "pinned_manifest", AsyncMock(return_value=post))
@@ -290,9 +288,7 @@ def test_a_node_that_an_allow_list_excludes_says_so_and_a_seed_does_not(parts, l
         assert [own.peer_id in note for note in here.notes] == [True] * (takes and not listed)
 
 
-async def test_a_peer_that_refused_and_then_hangs_is_reported_at_once_and_at_the_end(
-    monkeypatch, caplog
-):
+async def test_a_peer_that_refused_and_hangs_is_named_at_once_and_at_the_end(monkeypatch, caplog):
     monkeypatch.setattr("node.network.pinned_manifest.RETRY_SECONDS", 0.0)
     answers = iter([PeerUnreachable("connection refused"), PeerUnreachable("connection refused")])
 

@@ -292,9 +292,7 @@ def test_the_least_is_never_above_the_estimate(lora, dtype, optimizer, mode, tmp
     assert 0 < least.memory < told.peak("memory")
 
 
-def test_what_cannot_fit_is_refused_with_keys_that_make_it_fit_or_a_smaller_model(
-    tmp_path, sixteen, monkeypatch
-):
+def test_what_cannot_fit_is_refused_with_keys_or_a_model_that_fit(tmp_path, sixteen, monkeypatch):
     folder = there(written(tmp_path / "model", LLAMA_3B))
     with pytest.raises(ConfigError, match=r"policy\.model: .*3\.21 billion.*Set policy\.") as told:
         check_start(config_of(folder), RunFolder(tmp_path / "run"))
@@ -304,9 +302,7 @@ def test_what_cannot_fit_is_refused_with_keys_that_make_it_fit_or_a_smaller_mode
     assert "smaller model" in help_for(config_of(folder)), "nothing helps"
 
 
-def test_what_fits_only_into_what_others_use_is_a_warning_and_logged_at_a_start(
-    tmp_path, sixteen, caplog
-):
+def test_what_fits_only_into_what_others_use_is_warned_of_and_logged(tmp_path, sixteen, caplog):
     half = config_of(there(written(tmp_path / "half", QWEN_HALF | {"num_hidden_layers": 36})))
     assert check_memory(half).tight
     assert check_model_memory(half).level == "warn"
@@ -370,10 +366,9 @@ def test_an_adapter_is_as_large_as_counted(tmp_path):
 
 def test_a_configuration_of_no_causal_model_is_refused_in_a_line(tmp_path):
     odd = (QWEN_HALF | {"hidden_size": "wide"}, QWEN_HALF | {"num_attention_heads": 0})
+    why = r"policy\.model: .*config\.json.*save_pretrained"
     for config in ({}, {"model_type": "no-such-family"}, {"model_type": "t5"}, *odd):
-        with pytest.raises(
-            PolicyError, match=r"policy\.model: .*config\.json.*save_pretrained"
-        ) as told:
+        with pytest.raises(PolicyError, match=why) as told:
             shape_of(written(tmp_path, config), "mine")
         assert "\n" not in str(told.value)
 

@@ -81,9 +81,7 @@ def test_none_is_deleted_or_set_aside_while_another_process_reads(three_saved):
     assert three_saved.steps() == [5, 6] and three_saved.roll_back(5) == [6]
 
 
-def test_what_lies_where_nobody_may_write_can_be_read_but_not_rolled_back(
-    three_saved, monkeypatch, caplog
-):
+def test_a_read_only_folder_can_be_read_but_not_rolled_back(three_saved, monkeypatch, caplog):
     (three_saved.folder / READERS).unlink()
     with monkeypatch.context() as patch:
         refuse = Mock(side_effect=OSError(errno.EROFS, os.strerror(errno.EROFS)))
@@ -138,9 +136,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before_and_says_so(three_save
 
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EMFILE, errno.ESTALE])
-def test_a_checkpoint_that_cannot_be_read_now_is_not_taken_for_damaged(
-    three_saved, monkeypatch, code
-):
+def test_a_checkpoint_that_cannot_be_read_now_is_not_called_damaged(three_saved, monkeypatch, code):
     failed = Mock(side_effect=OSError(code, os.strerror(code)))
     monkeypatch.setattr("hashlib.file_digest", failed)
     with pytest.raises(NodeError, match=f"cannot read the checkpoints .{os.strerror(code)}.*step-"):
@@ -189,9 +185,7 @@ def broken(folder):
         (broken, RuntimeError, "wrong device"),
     ],
 )
-def test_a_full_disk_or_another_failure_leaves_the_earlier_checkpoints_untouched(
-    three_saved, write, error, told
-):
+def test_a_full_disk_or_another_failure_leaves_earlier_checkpoints(three_saved, write, error, told):
     before = contents(three_saved.folder)
     with pytest.raises(error, match=told):
         three_saved.save(4, write, {"step": 4})
@@ -213,9 +207,7 @@ def test_what_a_killed_process_left_is_swept_by_the_next_save(three_saved, proce
     assert hidden(three_saved) == [], "and nothing is left of the one that was replaced"
 
 
-def test_a_process_killed_while_it_deletes_a_checkpoint_leaves_no_part_of_one(
-    three_saved, monkeypatch
-):
+def test_a_process_killed_while_it_deletes_a_checkpoint_leaves_no_part(three_saved, monkeypatch):
     class Killed(BaseException):
         pass
 

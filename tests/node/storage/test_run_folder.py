@@ -51,9 +51,7 @@ def other_process(tmp_path):
         process.kill()
 
 
-def test_a_second_process_is_told_who_holds_the_folder_until_that_is_killed(
-    tmp_path, other_process
-):
+def test_a_second_process_is_told_who_holds_a_folder_until_that_is_killed(tmp_path, other_process):
     folder = RunFolder(tmp_path)
     holds = f"used by process {other_process.pid}"
     with pytest.raises(RunFolderBusy, match=holds), folder.locked():
