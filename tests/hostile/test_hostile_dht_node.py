@@ -244,8 +244,6 @@ def holds(node: HivemindNode, subkey: bytes, value: bytes) -> bool:
 
 
 async def test_flo_floods_the_hash_table_and_others_still_read_it(tmp_path, monkeypatch):
-    from hivemind.p2p import PeerID
-
     # So that she uses it up on a busy machine too.
     monkeypatch.setattr("swarm.transport.request_limits.RPC_BYTES_PER_SECOND", 1 << 14)
     monkeypatch.setattr("swarm.transport.request_limits.RPC_LARGEST", 1 << 17)

@@ -166,7 +166,6 @@ def test_an_engine_in_sleep_mode_rests_in_an_update_and_has_its_weights(journal,
 def test_unfinished_completions_are_kept_while_the_policy_learns_and_resumed_first(made):
     source = made.overlapping(2, oversample=1.0)
     for _ in range(6):
-        before = len(made.engine.submitted)
         source.generate(3, Stopwatch())
         kept = unfinished(made)
         assert not made.engine.running
