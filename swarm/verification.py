@@ -116,7 +116,8 @@ class ScoringQueue:
         if self._waiting:
             entry = min(self._waiting, key=self._rank)
             self._waiting.remove(entry)
-            entry[-1].set_result(None)
+            if not entry[-1].done():  # else it was cancelled, and releases the turn
+                entry[-1].set_result(None)
 
     def _rank(self, entry: _Waiter) -> tuple[bool, float, int]:
         order, author, proven, _ = entry

@@ -79,8 +79,8 @@ def test_the_proven_come_first_and_then_whoever_has_cost_least():
     assert order_of((CARL, True), (ANNA, True), spent={}) == [CARL, ANNA]
 
 
-@pytest.mark.parametrize("when", ["before the hand-over", "behind it"])
-async def test_who_gives_up_waiting_holds_nobody_up(when):
+@pytest.mark.parametrize("when", ["before the hand-over", "on it", "behind it"])
+async def test_who_gives_up_waiting_holds_nobody_up(when, caplog):
     turns, names = ScoringQueue(VerificationBudget(EPOCH)), []
 
     async def ask(name: bytes) -> None:
@@ -92,11 +92,14 @@ async def test_who_gives_up_waiting_holds_nobody_up(when):
         await asyncio.sleep(0)
         if when == "before the hand-over":
             first.cancel()
+    if when == "on it":
+        first.cancel()
     if when == "behind it":  # which waits in the loop: before she is woken by it
         asyncio.get_running_loop().call_soon(first.cancel)
     await asyncio.gather(first, second, return_exceptions=True)
     await asyncio.wait_for(ask(CARL), 20)
     assert names == [BEN, CARL]
+    assert not caplog.records, "the event loop reports errors of its callbacks"
 
 
 def test_however_short_an_epoch_a_request_gets_twice_what_it_takes_to_begin():
