@@ -7,6 +7,7 @@ import logging
 import random
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from itertools import islice
@@ -193,7 +194,7 @@ class Collector:
         longest = LONGEST_PAUSE * pause
         self._silent_authors: Backoff[bytes] = Backoff(self._clock, first=pause, longest=longest)
         self._silent_peers: Backoff[str] = Backoff(self._clock, first=4 * pause, longest=longest)
-        self._failures: list[Exception] = []
+        self._failure: Exception | None = None
         self._closed = False
 
     async def gossip(self) -> None:
@@ -235,14 +236,10 @@ class Collector:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _hear(self, record: bytes) -> None:
-        try:
+        with self._failure_kept("hear"):
             if self._directory.accept(record) is not None and not self._closed:
                 self._counters.add("announcements_by_store")
                 self._start_pulls()
-        except Exception as error:  # noqa: BLE001 - handed on by look() and settle()
-            self._counters.add("member_failures", turn="hear")
-            # One is enough: if the journal is gone, every incoming record fails.
-            self._failures = self._failures or [error]
 
     def _peers_to_ask(self, peers: tuple[str, ...]) -> list[str]:
         """Sample peers that are not silent, one of them useful, or else named, if there is any."""
@@ -301,24 +298,24 @@ class Collector:
 
     async def _pull(self, author: bytes, offer: Offer, minimum_rate: float) -> None:
         delivered = False
-        try:
-            frame = await self._exchange.pull(author, offer.content_id, offer.size, minimum_rate)
-            delivered = True
-            self._silent_authors.succeeded(author)
-            self._wanted.drop(author, offer)
-            admitted = await self._admission.admit(frame, author, offer)
-            pooled = self._pool.add(admitted)
-            self._counters.add("frames_pulled")
-            self._counters.add("groups_pooled", pooled)
-        except TransportError as error:
-            self._pull_failed(author, offer, error)
-        except Exception as error:  # noqa: BLE001 - handed on by look() and settle()
-            self._failures.append(error)
-        finally:
-            del self._pulling[author]
-            self._allowance.end(author, delivered=delivered)
-        if not delivered and not self._closed:
-            self._start_pulls()
+        with self._failure_kept("pull"):
+            try:
+                frame = await self._exchange.pull(
+                    author, offer.content_id, offer.size, minimum_rate
+                )
+                delivered = True
+                self._silent_authors.succeeded(author)
+                self._wanted.drop(author, offer)
+                admitted = await self._admission.admit(frame, author, offer)
+                self._counters.add("groups_pooled", self._pool.add(admitted))
+                self._counters.add("frames_pulled")
+            except TransportError as error:
+                self._pull_failed(author, offer, error)
+            finally:
+                del self._pulling[author]
+                self._allowance.end(author, delivered=delivered)
+            if not delivered and not self._closed:
+                self._start_pulls()
 
     def _pull_failed(self, author: bytes, offer: Offer, error: TransportError) -> None:
         self._counters.add("pulls_failed", reason=error.code)
@@ -328,6 +325,17 @@ class Collector:
             self._wanted.drop(author, offer)
             self._accounts.refuse(author, error.code)
 
+    @contextmanager
+    def _failure_kept(self, turn: str) -> Iterator[None]:
+        """Keep a failure inside this node for :meth:`look` and :meth:`settle` to raise."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - raised later
+            self._counters.add("member_failures", turn=turn)
+            # One is enough: without the journal, every pull and every incoming record fails.
+            self._failure = self._failure or error
+
     def _raise_failure(self) -> None:
-        if self._failures:
-            raise self._failures.pop(0)
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure

@@ -1,6 +1,7 @@
 """What a member pulls: from whom, how often, and what it remembers of that."""
 
 import asyncio
+from unittest.mock import Mock
 
 import pytest
 
@@ -173,16 +174,43 @@ async def test_frames_and_the_groups_that_were_news_are_counted(parts: Parts, cl
     assert parts.node.count("groups_pooled") == len(parts.node.pool.fresh()) == 2
 
 
-async def test_what_fails_inside_this_node_is_raised_once_and_the_next_turn_goes_on(parts, cleo):
-    async def broken(frame: bytes, expected_author: bytes, offer: Offer) -> list[PooledGroup]:
-        raise ZeroDivisionError
+async def broken(frame: bytes, expected_author: bytes, offer: Offer) -> list[PooledGroup]:
+    raise ZeroDivisionError
 
+
+async def test_what_fails_inside_this_node_is_raised_once_and_the_next_turn_goes_on(parts, cleo):
     parts.gate.admit = broken
     cleo.announce(cleo.offer(1))
     with pytest.raises(ZeroDivisionError):
         await parts.turn()
     await parts.turn()
     assert len(cleo.asked) == 1
+
+
+async def test_failures_of_many_pulls_delay_no_later_turn(parts: Parts) -> None:
+    healthy, parts.gate.admit = parts.gate.admit, broken
+    authors = [await parts.author(name) for name in ("ben", "cleo", "dora")]
+    for author in authors:
+        author.announce(author.offer(1))
+    with pytest.raises(ZeroDivisionError):
+        await parts.turn()
+    parts.gate.admit = healthy
+    for author in authors:
+        author.announce(author.offer(2))
+    await parts.turn()
+    assert parts.node.count("frames_pulled") == 3
+
+
+@pytest.mark.parametrize("parts", [(CollectorLimits(concurrent_pulls=1),)], indirect=True)
+async def test_a_failure_to_start_the_next_pull_is_raised_by_the_next_turn(parts: Parts) -> None:
+    for author in [await parts.author(name) for name in ("ben", "cleo")]:
+        author.status = PullStatus.NOT_FOUND
+        author.announce(author.offer(1))
+    await parts.collector.look()
+    parts.node.accounts.banned = Mock(side_effect=[ZeroDivisionError, False])
+    await parts.swarm.clock.advance(0.0)
+    with pytest.raises(ZeroDivisionError):
+        await parts.collector.look()
 
 
 @pytest.mark.parametrize("parts", [(CollectorLimits(concurrent_pulls=1),)], indirect=True)
