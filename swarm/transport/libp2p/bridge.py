@@ -36,14 +36,14 @@ class TrioThread:
     def __init__(self, name: str) -> None:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._started: asyncio.Future[None] = self._loop.create_future()
+        self._started: asyncio.Future[Any] = self._loop.create_future()
         self.ended: asyncio.Future[str] = self._loop.create_future()
         self._calls: set[asyncio.Future[Any]] = set()
         self._token: trio.lowlevel.TrioToken  # this and the nursery from :meth:`start` on
         self.nursery: trio.Nursery
 
     async def start(self) -> None:
-        """Start the thread; it runs until :meth:`stop`."""
+        """Start the thread, which runs until :meth:`stop`; raises ``PeerUnreachable``."""
         self._thread.start()
         await self._started
 
@@ -107,7 +107,7 @@ class TrioThread:
             await trio.sleep_forever()
 
     def _finish(self, reason: str) -> None:
-        for future in self._calls:
+        for future in (self._started, *self._calls):
             _settle(future, None, PeerUnreachable(reason))
         self.ended.set_result(reason)
 

@@ -1,9 +1,11 @@
 """Streams go over the connections that carry some, whatever became of the others."""
 
 import asyncio
+import errno
 import socket
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -12,7 +14,7 @@ from swarm.transport.libp2p.addresses import HostPort, place_of
 from swarm.transport.libp2p.bridge import TrioThread
 from swarm.transport.libp2p.host import Connection, Connections, Host
 from swarm.transport.libp2p.node import Libp2pTransport
-from swarm.transport.transport import TransportError
+from swarm.transport.transport import PeerUnreachable, TransportError
 from tests.swarm.network_parts import identity
 from tests.swarm.transport.mallory import DEAF, Mallory, against_anna
 from tests.swarm.transport.over import ECHO, key_of, until
@@ -114,6 +116,16 @@ async def test_a_relay_that_left_meanwhile_is_not_dialed_where_another_peer_says
             assert not seen
     finally:
         await thread.stop()
+
+
+@pytest.mark.processes
+@pytest.mark.alone("libp2p")
+async def test_a_thread_that_cannot_start_says_so(monkeypatch) -> None:
+    full = OSError(errno.EMFILE, "Too many open files")
+    monkeypatch.setattr("trio.run", Mock(side_effect=full))
+    with pytest.raises(PeerUnreachable, match="Too many open files"):
+        async with asyncio.timeout(20):
+            await TrioThread("anna").start()
 
 
 def connection(peer: str, address: str, *, dialed: bool = False) -> Connection:
