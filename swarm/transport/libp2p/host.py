@@ -189,8 +189,7 @@ class Host:
             except OSError as error:
                 # None of the request is sent yet, so another connection may carry it.
                 logger.debug("the connection of %s carries no streams: %s", peer, error)
-                self._connections.remove(connection)
-                self._thread.nursery.start_soon(end, connection.muxed.close)
+                self._drop(connection)
             else:
                 proposed = Proposed(stream, protocol)
                 self._thread.nursery.start_soon(self._carry, proposed, pipe, b"")
@@ -274,7 +273,7 @@ class Host:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(muxed.run)
                 await muxed.opened()
-                await self._admit(connection)
+                self._admit(connection)
                 if task_status is not None:
                     task_status.started()
                 while (stream := await muxed.take()) is not None:
@@ -289,7 +288,7 @@ class Host:
             self._connections.remove(connection)
             await end(muxed.close)
 
-    async def _admit(self, connection: Connection) -> None:
+    def _admit(self, connection: Connection) -> None:
         """Add a connection; over a limit, close the oldest of the peer or busiest source."""
         peer = connection.muxed.peer
         self._connections.add(connection)
@@ -297,10 +296,15 @@ class Host:
         held = self._connections.of(peer)
         if len(held) > MAX_OF_PEER:
             self._refuse("of_peer")
-            await held[0].muxed.close()
+            self._drop(held[0])
         elif len(self._connections) > MAX_CONNECTIONS:
             self._refuse("of_all")
-            await self._connections.most_common().muxed.close()
+            self._drop(self._connections.most_common())
+
+    def _drop(self, connection: Connection) -> None:
+        """Use a connection no more, and close it without waiting: its peer may read nothing."""
+        self._connections.remove(connection)
+        self._thread.nursery.start_soon(end, connection.muxed.close)
 
     async def _take(self, peer: str, stream: Stream) -> None:
         source = Source(stream)

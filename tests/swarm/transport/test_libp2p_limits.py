@@ -103,6 +103,35 @@ def test_flo_connects_again_and_again_under_one_key(tmp_path: Path) -> None:
     assert MAX_OF_PEER < MAX_CONNECTIONS
 
 
+def test_flo_who_reads_nothing_makes_room_for_others_at_once(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("swarm.transport.libp2p.host.MAX_CONNECTIONS", 1)
+    monkeypatch.setattr("swarm.transport.libp2p.stack.WRITE_SECONDS", 1e6)
+    begun = line(HEADER) + line(DEAF)
+
+    async def scenario(anna, ben, thread) -> None:
+        served = 0
+
+        async def pour(peer: str, reader: object, writer: asyncio.StreamWriter) -> None:
+            nonlocal served
+            served += 1
+            writer.write(bytes(1 << 18))
+            await asyncio.sleep(1e6)
+
+        await anna.node.add_handler(DEAF, pour)
+        flo = Mallory(anna.addresses()[0])
+        secure = await thread.call(flo.dial)
+        frames = [frame(DATA, SYN, 2 * n + 1, len(begun), begun) for n in range(256)]
+        await thread.call(secure.write, b"".join(frames))
+        await until(lambda: served)
+        try:
+            await ben.connect(anna.addresses()[0])
+            await until(lambda: anna.peers() == (ben.peer_id,))
+        finally:
+            await thread.call(flo.break_off)
+
+    against_anna(tmp_path, scenario)
+
+
 def test_whoever_speaks_something_else_is_let_go(tmp_path: Path) -> None:
     async def scenario(anna, ben, thread) -> None:
         place = place_of(anna.addresses()[0])
