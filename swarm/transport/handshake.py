@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import os
 from hashlib import sha256
 from socket import gaierror
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
-from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from protocol.identity import peer_id_of
+from swarm.transport.protobuf import decode, one
 
 PROTOCOL = b"Noise_XX_25519_ChaChaPoly_SHA256"
 SIGNED = b"noise-libp2p-static-key:"
@@ -74,9 +75,7 @@ class Handshake:
 
     def first(self) -> bytes:
         """Return the first message: an ephemeral public key and nothing else."""
-        public = self._ours.public_key().public_bytes(
-            serialization.Encoding.Raw, serialization.PublicFormat.Raw
-        )
+        public = self._ours.public_key().public_bytes_raw()
         self._mix(public)
         self._mix(b"")
         return public
@@ -103,9 +102,8 @@ class Handshake:
     def _agree(self, public: bytes) -> None:
         # Mix the secret that our ephemeral key shares with ``public`` into chain and key.
         secret = self._ours.exchange(X25519PublicKey.from_public_bytes(public))
-        drawn = hmac.digest(self._chain, secret, sha256)
-        self._chain = hmac.digest(drawn, b"\x01", sha256)
-        self._key = hmac.digest(drawn, self._chain + b"\x02", sha256)
+        keys = HKDF(hashes.SHA256(), 2 * KEY_BYTES, salt=self._chain, info=None).derive(secret)
+        self._chain, self._key = keys[:KEY_BYTES], keys[KEY_BYTES:]
 
     def _open(self, sealed: bytes) -> bytes:
         plain = ChaCha20Poly1305(self._key).decrypt(NONCE, sealed, self._hash)
@@ -122,17 +120,12 @@ async def _line(reader: asyncio.StreamReader) -> bytes:
 
 
 def identity_in(payload: bytes) -> tuple[bytes, bytes]:
-    """Return public key and signature, fields 1 and 2, of a handshake's payload.
+    """Return public key and signature of a handshake's payload.
 
-    Each is shorter than 128 bytes. Raises ``ValueError`` if the key is not an Ed25519 key.
+    Raises ``ValueError`` if it is malformed or the key is not an Ed25519 key.
     """
-    found: dict[int, bytes] = {}
-    at = 0
-    while at + 2 <= len(payload) and len(found) < 2:
-        tag, size = payload[at], payload[at + 1]
-        found[tag] = payload[at + 2 : at + 2 + size]
-        at += 2 + size
-    key, signature = found.get(0x0A, b""), found.get(0x12, b"")
+    fields = decode(payload)
+    key, signature = one(fields, 1), one(fields, 2)
     if not key.startswith(ED25519):
         raise ValueError("no Ed25519 key")
     return key[len(ED25519) :], signature

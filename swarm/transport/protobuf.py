@@ -1,4 +1,4 @@
-"""A minimal protobuf codec for DHT calls, by field number.
+"""A minimal protobuf codec for libp2p messages and DHT calls, by field number.
 
 It uses the numbers in ``docs/protocol.md`` and not those of a library's schema.
 """
@@ -8,8 +8,6 @@ from __future__ import annotations
 import struct
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-
-from swarm.transport.streams import varint
 
 Field = bool | int | float | bytes
 Fields = dict[int, list[Field]]  # by field number, in message order; nested messages are bytes
@@ -44,6 +42,22 @@ def decode(data: bytes) -> Fields:
             raise ValueError(f"unexpected wire type {kind}")
         fields[number].append(value)
     return dict(fields)
+
+
+def one(fields: Fields, number: int) -> bytes:
+    """Return the last value of a bytes field; empty if it is missing."""
+    value = fields.get(number, [b""])[-1]
+    if not isinstance(value, bytes):
+        raise ValueError(f"field {number} is not bytes")
+    return value
+
+
+def several(fields: Fields, number: int) -> list[bytes]:
+    """Return all values of a repeated bytes field."""
+    values = [value for value in fields.get(number, []) if isinstance(value, bytes)]
+    if len(values) != len(fields.get(number, [])):
+        raise ValueError(f"field {number} is not bytes")
+    return values
 
 
 def doubles(values: Sequence[Field]) -> list[float]:
@@ -86,6 +100,15 @@ def _encode(number: int, value: Field | Sequence[Field]) -> bytes:
         struct.pack("<d", each) if isinstance(each, float) else varint(int(each)) for each in value
     )
     return _encode(number, packed) if packed else b""
+
+
+def varint(value: int) -> bytes:
+    """Encode an unsigned varint: seven bits per byte, lowest bits first."""
+    found = bytearray()
+    while value > 127:
+        found.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*found, value])
 
 
 def varint_at(data: bytes, at: int) -> tuple[int, int]:

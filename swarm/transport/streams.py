@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
+from swarm.transport.protobuf import varint
 from swarm.transport.request_limits import Service
 from swarm.transport.transport import (
     HEADER_SECONDS,
@@ -38,15 +39,6 @@ async def read_varint(
         if byte < 128:
             return size
     raise ValueError("a length that does not end")
-
-
-def varint(value: int) -> bytes:
-    """Encode an unsigned varint: seven bits per byte, lowest bits first."""
-    found = bytearray()
-    while value > 127:
-        found.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*found, value])
 
 
 class Framing(NamedTuple):

@@ -13,7 +13,16 @@ import msgpack
 
 from swarm.common.clock import Clock
 from swarm.transport.libp2p.addresses import peer_id_bytes, peer_id_text
-from swarm.transport.protobuf import Field, Fields, decode, doubles, encode, varints
+from swarm.transport.protobuf import (
+    Field,
+    Fields,
+    decode,
+    doubles,
+    encode,
+    one,
+    several,
+    varints,
+)
 from swarm.transport.records import DictionaryRecord
 from swarm.transport.transport import Refused
 
@@ -125,22 +134,6 @@ def pack_stored(stored: Sequence[bool], node_id: bytes) -> bytes:
 def open_stored(fields: Fields) -> list[bool]:
     """Return which records were stored."""
     return [bool(each) for each in varints(fields.get(2, []))]
-
-
-def one(fields: Fields, number: int) -> bytes:
-    """Return the last value of a bytes field; empty if it is missing."""
-    value = fields.get(number, [b""])[-1]
-    if not isinstance(value, bytes):
-        raise ValueError(f"field {number} is not bytes")
-    return value
-
-
-def several(fields: Fields, number: int) -> list[bytes]:
-    """Return all values of a repeated bytes field."""
-    values = [value for value in fields.get(number, []) if isinstance(value, bytes)]
-    if len(values) != len(fields.get(number, [])):
-        raise ValueError(f"field {number} is not bytes")
-    return values
 
 
 def _pack_result(result: Result) -> bytes:

@@ -16,7 +16,7 @@ from swarm.transport.hivemind.dht import BoundedStorage, NewIds
 from swarm.transport.libp2p import calls
 from swarm.transport.libp2p.calls import FIND, PING, STORE, Neighbour, Result
 from swarm.transport.node import StreamHandler
-from swarm.transport.protobuf import Fields, decode, encode, varints
+from swarm.transport.protobuf import Fields, decode, encode, several, varints
 from swarm.transport.records import MESSAGE_LIMIT, DictionaryRecord, RecordGate, StrictSerializer
 from swarm.transport.request_limits import CallBudget, PeerLimits, Service
 from swarm.transport.search import BUCKET, REPLICAS, Answer, Search, placed
@@ -318,7 +318,7 @@ class Libp2pDHT:
         return encode({2: calls.pack_node(self._name), 4: self._clock.time(), 5: available})
 
     def _answer_find(self, peer: str, fields: Fields) -> bytes:
-        keys = calls.several(fields, 2)
+        keys = several(fields, 2)
         if len(keys) > calls.MOST_KEYS or any(len(key) != calls.NODE_BYTES for key in keys):
             raise ValueError("too many keys, or of another length")
         self._met(calls.node_of(fields, 3), peer)

@@ -27,11 +27,10 @@ from swarm.transport.libp2p.addresses import (
     place_of,
 )
 from swarm.transport.libp2p.bridge import TrioThread
-from swarm.transport.libp2p.calls import one, several
 from swarm.transport.libp2p.host import Host
 from swarm.transport.libp2p.stack import address_bytes
 from swarm.transport.node import StreamEnds, StreamHandler
-from swarm.transport.protobuf import decode, encode, varints
+from swarm.transport.protobuf import decode, encode, one, several, varints
 from swarm.transport.request_limits import CallBudget, PeerLimits, RequestSlots
 from swarm.transport.streams import LENGTH_VARINT, expire
 from swarm.transport.transport import PeerUnreachable, TransportError, is_relayed

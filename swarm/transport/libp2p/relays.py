@@ -8,10 +8,9 @@ import trio
 
 from swarm.transport.libp2p.addresses import peer_id_bytes, peer_id_text
 from swarm.transport.libp2p.bridge import CHUNK, Source
-from swarm.transport.libp2p.calls import one
 from swarm.transport.libp2p.stack import Muxed, Stream, agreed, end, proposal
-from swarm.transport.protobuf import Fields, decode, encode
-from swarm.transport.streams import read_varint, varint
+from swarm.transport.protobuf import Fields, decode, encode, one, varint
+from swarm.transport.streams import read_varint
 
 HOP = "/libp2p/circuit/relay/0.2.0/hop"  # spoken by relays
 STOP = "/libp2p/circuit/relay/0.2.0/stop"  # spoken by relayed nodes

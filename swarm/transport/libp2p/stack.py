@@ -17,7 +17,8 @@ import trio
 
 from protocol.identity import Identity
 from swarm.transport.node import DaemonFailed
-from swarm.transport.streams import read_varint, varint
+from swarm.transport.protobuf import varint
+from swarm.transport.streams import read_varint
 
 logger = logging.getLogger(__name__)
 

@@ -20,11 +20,10 @@ from swarm.transport.libp2p.calls import PING, Dictionary, Result, Shelf
 from swarm.transport.libp2p.dht import Libp2pDHT, RoutingTable, distance
 from swarm.transport.libp2p.introductions import MOST_EACH, Book
 from swarm.transport.libp2p.stack import HEADER, NotSpoken, accept, propose
-from swarm.transport.protobuf import decode, encode
+from swarm.transport.protobuf import decode, encode, varint
 from swarm.transport.records import DictionaryRecord
 from swarm.transport.request_limits import CallBudget, PeerLimits
 from swarm.transport.search import BUCKET, MOST_ASKED
-from swarm.transport.streams import varint
 from swarm.transport.transport import PeerUnreachable, Refused
 from tests.swarm.network_parts import identity
 from tests.swarm.transport.mallory import line
