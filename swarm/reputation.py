@@ -124,9 +124,9 @@ class Accounts:
 
     def get(self, author: bytes) -> Account:
         """Return the author's account, empty for an unknown one."""
-        rows = self._journal.read(f"SELECT {_COLUMNS} FROM accounts WHERE author=?", (author,))
+        accounts = self._where("author=?", author)
         refused = self._journal.read("SELECT reason, n FROM refusals WHERE author=?", (author,))
-        return _account(rows[0], dict(refused)) if rows else Account(author)
+        return replace(accounts[0], refused=dict(refused)) if accounts else Account(author)
 
     def banned(self, author: bytes) -> bool:
         """Return whether this author's data is ignored now."""
@@ -135,9 +135,8 @@ class Accounts:
     def ignored(self) -> frozenset[bytes]:
         """Return all authors whose data is ignored now, as :meth:`banned` does for one."""
         now = self._clock.time()
-        query = f"SELECT {_COLUMNS} FROM accounts WHERE barred AND struck_at>?"
-        accounts = map(_account, self._journal.read(query, (now - LONGEST_BAN_S,)))
-        return self.blocked.union(a.author for a in accounts if is_banned(a, now))
+        barred = self._where("barred AND struck_at>?", now - LONGEST_BAN_S)
+        return self.blocked.union(a.author for a in barred if is_banned(a, now))
 
     def reputation(self, author: bytes) -> float:
         """Return the author's reputation, from 0 for an unknown author to 1."""
@@ -145,16 +144,14 @@ class Accounts:
 
     def proven(self) -> frozenset[bytes]:
         now = self._clock.time()
-        query = f"SELECT {_COLUMNS} FROM accounts WHERE earned>=?"
-        accounts = (_account(row) for row in self._journal.read(query, (PROVEN * FULL,)))
-        return frozenset(a.author for a in accounts if reputation_now(a, now) >= PROVEN)
+        earned = self._where("earned>=?", PROVEN * FULL)
+        return frozenset(a.author for a in earned if reputation_now(a, now) >= PROVEN)
 
     def reputations(self) -> dict[bytes, float]:
         """Return the reputation of every author that has any."""
         now = self._clock.time()
-        rows = self._journal.read(f"SELECT {_COLUMNS} FROM accounts WHERE earned>0")
-        found = {account.author: reputation_now(account, now) for account in map(_account, rows)}
-        return {author: value for author, value in found.items() if value > 0}
+        earned = self._where("earned>0")
+        return {a.author: value for a in earned if (value := reputation_now(a, now)) > 0}
 
     def tried(self) -> dict[bytes, float]:
         """Return what authors with a group in an update have earned (:class:`Reputation`).
@@ -225,6 +222,10 @@ class Accounts:
     def snapshot(self) -> list[Account]:
         """Return all accounts, the most recently changed first."""
         return all_accounts(self._journal.read)
+
+    def _where(self, condition: str, *values: bytes | float) -> list[Account]:
+        query = f"SELECT {_COLUMNS} FROM accounts WHERE {condition}"
+        return [_account(row) for row in self._journal.read(query, values)]
 
     def _load(self, connection: sqlite3.Connection, author: bytes) -> Account:
         query = f"SELECT {_COLUMNS} FROM accounts WHERE author=?"
