@@ -49,18 +49,18 @@ class VerificationBudget:
     @property
     def frame_seconds(self) -> float:
         """Maximum seconds for one frame, or one request."""
-        return max(2 * LEAST_SECONDS, self._whole / FRAME_PARTS)
+        return self._part(1 / FRAME_PARTS)
 
     def left(self, author: bytes, frame: float, *, proven: bool) -> float:
         """Return seconds for the next request, 0 if none, after ``frame`` seconds of its frame."""
-        left = min(
-            self.frame_seconds - frame,
-            max(2 * LEAST_SECONDS, AUTHOR_SHARE * self._whole) - self.spent(author),
-        )
+        left = min(self.frame_seconds - frame, self._part(AUTHOR_SHARE) - self.spent(author))
         if not proven:
-            most = max(2 * LEAST_SECONDS, NEWCOMER_SHARE * self._whole)
-            left = min(left, most - self._unproven)
+            left = min(left, self._part(NEWCOMER_SHARE) - self._unproven)
         return left if left >= LEAST_SECONDS else 0.0
+
+    def _part(self, share: float) -> float:
+        """Return a share of T, but enough to start a request however short the time slot."""
+        return max(2 * LEAST_SECONDS, share * self._whole)
 
     def spent(self, author: bytes) -> float:
         return self._spent.get(author, 0.0)
