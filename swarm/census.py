@@ -152,9 +152,6 @@ class Register:
             self._replaceable = None
         return self._added(key, now), True
 
-    def known(self, key: str) -> Author | None:
-        return self._authors.get(key)
-
     def _added(self, key: str, now: float) -> Author:
         self._authors[key] = Author(now, now)
         return self._authors[key]
@@ -430,7 +427,7 @@ class Census:
 
     def _refuse(self, refused: Mapping[tuple[bytes, str], int], news: Bucket) -> None:
         for (key, reason), n in refused.items():
-            if (author := self._register.known(key.hex())) is not None:
+            if (author := self.state.authors.get(key.hex())) is not None:
                 author.refused[reason] += n
             self.state.total.refused[reason] += n
             news.refused += n
@@ -448,5 +445,5 @@ class Census:
         )
 
     def _is_bootstrap(self, key: str, peer: PeerInfo) -> bool:
-        known = self._register.known(key)
+        known = self.state.authors.get(key)
         return not peer.groups and not peer.policy_step and not (known and known.offered)

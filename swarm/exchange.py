@@ -9,13 +9,13 @@ from dataclasses import KW_ONLY, InitVar, dataclass
 from hashlib import sha256
 
 from protocol import messages
-from protocol.errors import BadKey, ProtocolError
-from protocol.identity import author_of, peer_id_of
+from protocol.errors import ProtocolError
+from protocol.identity import peer_id_of
 from protocol.messages import MAX_GOSSIP, PullStatus
 from protocol.profile import Profile, open_profile
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
-from swarm.common.fair_limits import Backoff, ByteBudget, Reputations
+from swarm.common.fair_limits import Backoff, ByteBudget, Reputations, author_or_none
 from swarm.directory import Directory
 from swarm.publisher import Outbox
 from swarm.reputation import Accounts
@@ -152,10 +152,8 @@ class Exchange:
         if frame is None:
             self._counters.add("pulls_missed")
             return messages.encode_pull_response(PullStatus.NOT_FOUND)
-        try:
-            self._accounts.count_bytes(author_of(peer), sent=len(frame))
-        except BadKey:
-            logger.debug("peer %s has no Ed25519 identity; its bytes are not counted", peer)
+        if (author := author_or_none(peer)) is not None:
+            self._accounts.count_bytes(author, sent=len(frame))
         return messages.encode_pull_response(PullStatus.OK, frame)
 
     async def _on_gossip(self, peer: str, request: bytes) -> bytes:

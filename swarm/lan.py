@@ -206,7 +206,7 @@ class Multicast:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._browser.async_cancel()
                 await self._zeroconf.async_close()
-        except (OSError, TimeoutError) as error:
+        except OSError as error:  # a timeout too
             self._counters.add("lan_failed")
             logger.info("leaving the local network: %s", error or type(error).__name__)
 
@@ -461,7 +461,7 @@ class Discovery:
     def _port(self) -> int:
         """Return the configured or chosen port of this node; 0 while unknown."""
         own = (each for each in self._transport.addresses() if not is_relayed(each))
-        return next((port for port in map(port_of, (*self._listen, *own)) if port), 0)
+        return next(filter(None, map(port_of, (*self._listen, *own))), 0)
 
     def _failed(self, what: str, error: Exception | None = None) -> None:
         self._counters.add("lan_failed")

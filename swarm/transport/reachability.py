@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from random import sample
 
 from protocol import messages
@@ -141,14 +140,11 @@ class Reachability:
         return {"direct": DIRECT_SECONDS, "unknown": 0.0}.get(self.reach.way, AGAIN_SECONDS)
 
     def _note(self) -> None:
-        links = links_of(self._supervisor.connected)
         way = self.reach.way
         if self._supervisor.settings.client or (way != "direct" and self._answers):
             relayed = any(map(is_relayed, self._supervisor.node.addresses))
             way = "relayed" if relayed else "unreachable"
-        if way != self.reach.way:
-            self._set(way)
-        self.reach = replace(self.reach, links=links)
+        self._set(way)
 
     def _set(self, way: Way) -> None:
         if way != self.reach.way:

@@ -214,11 +214,6 @@ class Service:
             limits.concurrent, limits.concurrent_per_peer, peers.clock, peers.reputations
         )
 
-    @property
-    def request_limit(self) -> int:
-        """Maximum bytes of a request."""
-        return self._limits.request_bytes
-
     @contextmanager
     def admit(self, peer: str) -> Iterator[RequestSlot]:
         """Hold one of the peer's slots from the first byte read to the last one sent.
@@ -250,7 +245,7 @@ class Service:
 
     def check_size(self, size: int) -> None:
         """Raise :class:`Refusal` ``too_large`` for a request over the limit."""
-        if size > self.request_limit:
+        if size > self._limits.request_bytes:
             raise self.refusal("too_large")
 
     async def answer(self, peer: str, request: bytes) -> bytes:

@@ -280,7 +280,7 @@ class Introductions:
             message = await self._exchange(whom, ROUTING, question(peer_id_bytes(peer)))
             for each, addresses in addresses_in(message, address_of, MOST_EACH).items():
                 self.book.reported(each, addresses)
-        except (TransportError, OSError, EOFError, ValueError, TimeoutError) as error:
+        except (TransportError, OSError, EOFError, ValueError) as error:
             logger.debug("peer %s does not say where %s is: %s", whom, peer, error)
 
     async def _exchange(self, peer: str, protocol: str, request: bytes | None) -> bytes:
@@ -298,7 +298,7 @@ class Introductions:
         try:
             message = await self._exchange(peer, IDENTIFY, None)
             self.book.claimed(peer, listening_at(message, address_of, MOST_EACH))
-        except (TransportError, OSError, EOFError, ValueError, TimeoutError) as error:
+        except (TransportError, OSError, EOFError, ValueError) as error:
             logger.debug("peer %s does not say where it listens: %s", peer, error)
 
     async def _identify(
@@ -339,7 +339,7 @@ class Introductions:
                 with closing(writer):
                     writer.transport.set_write_buffer_limits(high=0)  # drained means sent
                     await _send(writer, await self._identification(peer))
-        except (TransportError, OSError, EOFError, ValueError, TimeoutError) as error:
+        except (TransportError, OSError, EOFError, ValueError) as error:
             logger.debug("peer %s does not get the address of this node: %s", peer, error)
 
     async def _route(
@@ -376,7 +376,7 @@ class Introductions:
                 async with asyncio.timeout(STREAM_SECONDS) as patience:
                     slot.give_way = expire(patience)
                     await serve(peer, reader, writer)
-            except (TransportError, OSError, EOFError, ValueError, TimeoutError) as error:
+            except (TransportError, OSError, EOFError, ValueError) as error:
                 logger.debug("introducing peer %s: %s", peer, error)
             finally:
                 if slot is not None:
