@@ -235,27 +235,26 @@ class Member:
         period: float,
         early: asyncio.Event | None = None,
     ) -> None:
-        """Take turns for ever; ``early`` ends a pause, except after a turn that had news."""
+        """Take turns for ever; ``early`` ends a pause, except after news or a failure."""
         name, failures = turn.__name__, 0
         while True:
+            news = None
             began = self._clock.monotonic()
-            wakeup: asyncio.Event | None = None
             if early:
                 early.clear()
             try:
-                wakeup = None if await turn() else early
+                news = await turn()
                 failures = 0
                 self._failing.pop(name, None)
             except Exception as error:  # noqa: BLE001 - counted, logged, and the turn repeats
                 failures += 1
                 self._failed(name, error, failures)
-            took = self._clock.monotonic() - began
-            pause = max(period - took, period / 4)
-            if wakeup is None:
+            pause = max(began + period - self._clock.monotonic(), period / 4)
+            if early is None or news or failures:
                 await self._clock.sleep(pause)
-                continue
-            with suppress(TimeoutError):
-                await within(self._clock, pause, wakeup.wait())
+            else:
+                with suppress(TimeoutError):
+                    await within(self._clock, pause, early.wait())
 
     def _failed(self, name: str, error: Exception, in_a_row: int) -> None:
         self._counters.add("member_failures", turn=name)
