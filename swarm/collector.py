@@ -80,15 +80,13 @@ class PullAllowance:
 
     def allows(self, author: bytes, useful: Collection[bytes]) -> bool:
         """Return whether a pull may start; ``useful`` are announcing, useful authors."""
-        known = author in useful
-        kept_pulls = kept_slots = 0
-        if not known:
-            waiting = sum(a not in self._served and a not in self._running for a in useful)
-            kept_pulls = min(int(self._pulls * KEPT), waiting)
-            kept_slots = min(int(self._concurrent * KEPT), waiting)
-            if self._tries <= 0:
-                return False
-        return self._left > kept_pulls and len(self._running) < self._concurrent - kept_slots
+        if author in useful:
+            return not self.spent
+        waiting = sum(a not in self._served and a not in self._running for a in useful)
+        kept_pulls = min(int(self._pulls * KEPT), waiting)
+        kept_slots = min(int(self._concurrent * KEPT), waiting)
+        free_slots = self._concurrent - len(self._running)
+        return self._tries > 0 and self._left > kept_pulls and free_slots > kept_slots
 
     def take(self, author: bytes, useful: Collection[bytes]) -> bool:
         """Start a pull from ``author`` if it may start; return whether it did."""
