@@ -31,7 +31,7 @@ USED = 0.5  # T as a share of a time slot
 FRAME_PARTS = 8  # a frame's limit is T divided by this
 LEAST_SECONDS = 0.5  # minimum left to start a request, so that honest ones are not interrupted
 AUTHOR_SHARE = 0.25
-NEWCOMER_SHARE = 0.25
+UNPROVEN_SHARE = 0.25
 
 
 _Waiter = tuple[int, bytes, bool, asyncio.Future[None]]
@@ -55,7 +55,7 @@ class VerificationBudget:
         """Return seconds for the next request, 0 if none, after ``frame`` seconds of its frame."""
         left = min(self.frame_seconds - frame, self._part(AUTHOR_SHARE) - self.spent(author))
         if not proven:
-            left = min(left, self._part(NEWCOMER_SHARE) - self._unproven)
+            left = min(left, self._part(UNPROVEN_SHARE) - self._unproven)
         return left if left >= LEAST_SECONDS else 0.0
 
     def _part(self, share: float) -> float:

@@ -86,7 +86,7 @@ class NodeTransport(Services):
         self._reachability = Reachability(
             self._supervisor, self._ask_back, self._counters, relays=self.relays
         )
-        self._finds_out = relay
+        self._watches_reach = relay
         back = DialBack(
             self._connections,
             lambda: relay and self._reachability.relays,
@@ -110,7 +110,7 @@ class NodeTransport(Services):
 
     async def start(self) -> None:
         await self._supervisor.start()
-        if self._finds_out:
+        if self._watches_reach:
             self._supervisor.tasks.spawn(self._reachability.run())
 
     async def close(self) -> None:

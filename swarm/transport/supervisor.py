@@ -172,7 +172,7 @@ class Supervisor:
                 self._counters.add("watch_failed")
                 known = isinstance(error, TransportError | OSError | EOFError)
                 level, trace = (logging.INFO, None) if known else (logging.WARNING, error)
-                logger.log(level, "the node does not tell its peers: %s", error, exc_info=trace)
+                logger.log(level, "looking for peers failed: %s", error, exc_info=trace)
             if turn % CACHE_EVERY == 0:
                 self._remember_peers()
                 self._redial.remember(self._cache.addresses)

@@ -213,13 +213,11 @@ class Libp2pDHT:
             return await self._answer_ping(peer, fields)
         return (self._answer_find if name == FIND else self._answer_store)(peer, fields)
 
-    async def ping(self, peer: str) -> float:
-        """Note a node and return its clock; raises ``TransportError``, ``ValueError``."""
-        _, clock = await self._pinged(peer)
-        return clock
+    async def ping(self, peer: str) -> tuple[bytes | None, float]:
+        """Note a node and return its id, None for a client, and its clock.
 
-    async def _pinged(self, peer: str) -> tuple[bytes | None, float]:
-        """Note a node and return its id, None for a client, and its clock, as :meth:`ping`."""
+        Raises ``TransportError`` or ``ValueError``.
+        """
         request = encode({2: calls.pack_node(self._name)})
         fields = decode(await self.call(peer, PING, request))
         node_id = calls.node_of(fields, 2)
@@ -377,7 +375,7 @@ class Libp2pDHT:
     async def _answers(self, peer: str, node_id: bytes | None = None) -> bool:
         """Return whether a peer answers a ping, with that node id if one is given."""
         try:
-            answered, _ = await self._pinged(peer)
+            answered, _ = await self.ping(peer)
         except (TransportError, ValueError):
             return False
         return node_id in (None, answered)

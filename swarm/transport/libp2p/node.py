@@ -166,7 +166,7 @@ class Libp2pNode:
         _, _, peer = address.rpartition("/p2p/")
         try:
             await self._introductions.dial(peer, await resolved(address), named=not claimed)
-            clock = await self.hash_table.ping(peer)
+            _, clock = await self.hash_table.ping(peer)
         except (TransportError, OSError, EOFError, ValueError, LookupError) as error:
             raise PeerUnreachable(f"no peer answers at {address}: {error}") from error
         return peer, clock

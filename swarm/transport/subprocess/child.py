@@ -33,7 +33,7 @@ from swarm.transport.transport import HandlerLimits
 SHARE = 0.05  # fraction of all cores that this process may run on
 LEAST = 0.2  # cores; with half of this, a flood of streams left one request in ten unanswered
 SAVED_SECONDS = 2.0  # maximum saved CPU time, for the start and other bursts
-THRIFT_LOOK_SECONDS = 0.1
+CPU_LOOK_SECONDS = 0.1
 WORK_SECONDS = 0.005
 LONGEST_PAUSE = 0.15  # seconds: an answer takes a few pauses and has about one second
 LOOK_SECONDS = 0.5
@@ -92,11 +92,11 @@ async def throttle_cpu(
         return
     allowance = Allowance(max(LEAST, SHARE * len(os.sched_getaffinity(0))), time.monotonic())
     meter = Meter(daemon)
-    look = THRIFT_LOOK_SECONDS
+    look = CPU_LOOK_SECONDS
     while True:
         await asyncio.sleep(look)
         pause = allowance.pause(meter.read(), time.monotonic())
-        look = WORK_SECONDS if pause else THRIFT_LOOK_SECONDS
+        look = WORK_SECONDS if pause else CPU_LOOK_SECONDS
         if pause:
             counters.add("network_paused_seconds", pause)
             with standing_still(meter.daemon):
