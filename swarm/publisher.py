@@ -202,6 +202,11 @@ class Publisher:
         return news
 
     def _seal_waiting(self) -> int:
+        """Sign waiting groups into frames, the youngest first; return the number of frames.
+
+        A frame has one :class:`Origin`, so the groups are split into runs of equal ones. A run may
+        span several policy steps; its frames state the latest.
+        """
         before = self._frames_left
         if not before:
             return 0
