@@ -208,6 +208,9 @@ class Libp2pNode:
                 await self._thread.call(self._host.open, peer, protocol, pipe)
         except (OSError, EOFError, ValueError, LookupError) as error:
             raise PeerUnreachable(f"no stream to peer {peer}: {error}") from error
+        except asyncio.CancelledError:
+            bridge.abort()  # trio may have opened the stream meanwhile
+            raise
         return bridge.reader, bridge.writer
 
     async def call(self, peer: str, name: str, request: bytes) -> bytes:

@@ -3,6 +3,8 @@
 import asyncio
 import errno
 import socket
+import time
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -43,6 +45,29 @@ def test_a_peer_whose_connection_has_ended_is_dialled_though_its_stream_is_still
             while ended in await anna.node.seen_at(ben.peer_id):
                 await asyncio.sleep(0.05)
         assert await anna.request(ben.peer_id, ECHO, b"again", limit=9, deadline=60) == b"again"
+
+    against_anna(tmp_path, scenario)
+
+
+@pytest.mark.processes
+@pytest.mark.alone("libp2p")
+def test_a_stream_whose_opening_is_given_up_does_not_stay_open(tmp_path: Path) -> None:
+    async def scenario(anna, ben, thread) -> None:
+        ended = asyncio.Event()
+
+        async def deaf(peer: str, reader: asyncio.StreamReader, writer: object) -> None:
+            with suppress(ConnectionError):
+                await reader.read()
+            ended.set()
+
+        await anna.node.add_handler(DEAF, deaf)
+        await ben.connect(anna.addresses()[0])
+        opening = asyncio.create_task(ben.node.open_stream(anna.peer_id, DEAF))
+        await asyncio.sleep(0)
+        time.sleep(0.5)  # the stream is open before this loop learns of it
+        opening.cancel()
+        async with asyncio.timeout(30):
+            await ended.wait()
 
     against_anna(tmp_path, scenario)
 
