@@ -75,7 +75,7 @@ class StrictSerializer:
     """A msgpack serializer that accepts only records and dictionaries of records."""
 
     def __init__(self, dictionary: type[Any]) -> None:
-        self._dictionary = dictionary
+        self.dictionary = dictionary
 
     def dumps(self, value: object) -> bytes:
         """Encode a record, a subkey, or all records of a key."""
@@ -95,7 +95,7 @@ class StrictSerializer:
         )
 
     def _pack(self, value: object) -> msgpack.ExtType:
-        if not isinstance(value, self._dictionary):
+        if not isinstance(value, self.dictionary):
             raise TypeError(f"a record holds bytes, not {type(value).__name__}")
         return msgpack.ExtType(DICTIONARY_CODE, value.packb())
 
@@ -114,7 +114,7 @@ class StrictSerializer:
             max_ext_len=0,
         )
         unpacker.feed(data)
-        result = self._dictionary(None)
+        result = self.dictionary(None)
         try:
             _enter(unpacker, 3, 3)
             unpacker.skip()
@@ -204,12 +204,24 @@ class RecordGate:
                     del dictionary[subkey]
             return len(dictionary) > 0
 
+    def records(self, key: bytes, packed: bytes) -> Any:
+        """Return a packed dictionary's valid records; raise ``ValueError`` if it is none."""
+        found = self._serializer.loads(packed)
+        if not isinstance(found, self._serializer.dictionary):
+            raise ValueError("a value without subkeys")
+        self.prune(key, found)
+        return found
+
+    def value(self, packed: bytes) -> bytes:
+        """Return the value of a validated record."""
+        value = self._serializer.loads(packed)
+        assert isinstance(value, bytes), "no other passes"
+        return value
+
     def stored(self, key: bytes, packed: bytes) -> None:
         """Report a validated, stored record to the watch."""
         if self.watch is not None:
-            value = self._serializer.loads(packed)
-            assert isinstance(value, bytes), "no other passes"
-            self.watch.stored(key, value)
+            self.watch.stored(key, self.value(packed))
 
     def sign_value(self, record: Any) -> bytes:
         """Return the value unchanged: authors sign their records themselves."""

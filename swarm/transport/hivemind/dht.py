@@ -62,8 +62,7 @@ class HivemindDHT:
         if (held := self._protocol.storage.get(key_id)) is not None:
             take(held.value)
         await self._nearest(key_id, take)
-        loads = self._protocol.serializer.loads
-        return {subkey: loads(entry.value) for subkey, entry in merged.items()}
+        return {subkey: self._gate.value(entry.value) for subkey, entry in merged.items()}
 
     async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
         key_id = self._node_of(dht_key_of(key))
@@ -117,7 +116,7 @@ class HivemindDHT:
             (result,) = response.results
             named = self._named(result)
             if result.type == self._messages.FOUND_DICTIONARY:
-                take(self._records(key_id, result.value))
+                take(self._gate.records(key_id.to_bytes(), result.value))
             if response.peer.node_id:
                 node = self._node_of(response.peer.node_id)
                 await protocol.update_routing_table(node, peer, responded=True)
@@ -135,13 +134,6 @@ class HivemindDHT:
         pairs = zip(nodes[: BUCKET + 1], peers[: BUCKET + 1], strict=True)
         peer_of = type(self._dht.peer_id)
         return [(self._node_of(node), peer_of(peer)) for node, peer in pairs]
-
-    def _records(self, key_id: Any, packed: bytes) -> Any:
-        found = self._protocol.serializer.loads(packed)
-        if not isinstance(found, self._dictionary):
-            raise ValueError("a value without subkeys")
-        self._gate.prune(key_id.to_bytes(), found)
-        return found
 
 
 SAME_ID_SECONDS = 10.0  # minimum between two node ids of a peer, which change when it restarts

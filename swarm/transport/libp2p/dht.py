@@ -111,7 +111,7 @@ def distance(one: bytes, other: bytes) -> int:
 
 
 class RecordShare:
-    """The records that this node stores, and a reader for those of other nodes."""
+    """The records that this node stores, and the gate for all records."""
 
     def __init__(self, counters: Counters, peer_limits: PeerLimits) -> None:
         self._serializer = StrictSerializer(calls.Dictionary)
@@ -135,7 +135,7 @@ class RecordShare:
                 return False
             subkey = self._serializer.loads(record.subkey)
             return self._storage.store(record.key, record.value, record.expiration_time, subkey)
-        found = self.read(record.key, record.value)
+        found = self.gate.records(record.key, record.value)
         kept = [
             self._storage.store(record.key, entry.value, entry.expiration_time, subkey)
             for subkey, entry in found.items()
@@ -153,19 +153,6 @@ class RecordShare:
 
     def held_keys(self) -> list[bytes]:
         return [key for key, _ in self._storage.items()]
-
-    def read(self, key: bytes, packed: bytes) -> calls.Dictionary:
-        """Return a packed dictionary's valid records; raises ``ValueError`` if it is none."""
-        found = self._serializer.loads(packed)
-        if not isinstance(found, calls.Dictionary):
-            raise ValueError("a value without subkeys")
-        self.gate.prune(key, found)
-        return found
-
-    def plain(self, packed: bytes) -> bytes:
-        value = self._serializer.loads(packed)
-        assert isinstance(value, bytes), "the gate lets no other in"
-        return value
 
 
 logger = logging.getLogger(__name__)
@@ -236,12 +223,12 @@ class Libp2pDHT:
 
         def take(result: Result) -> None:
             if result.value is not None:
-                for subkey, entry in self.share.read(key_id, result.value).items():
+                for subkey, entry in self.share.gate.records(key_id, result.value).items():
                     merged.store(subkey, entry.value, entry.expiration_time)
 
         take(self._result(key_id, ""))
         await self._search(key_id, take)
-        return {subkey: self.share.plain(entry.value) for subkey, entry in merged.items()}
+        return {subkey: self.share.gate.value(entry.value) for subkey, entry in merged.items()}
 
     async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
         record = self.share.record(key, subkey, value, expiry)
