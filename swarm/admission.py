@@ -310,6 +310,8 @@ class Admission:
             # A bug in this node's verifier must not lose the other groups.
             log.exception("the verifier failed on a group of %s", asked[0].task.env)
             outcomes = [JudgeRefused(verification.JUDGE_FAILED)]
+        # The author pays for decoding or scoring, whichever took longer. Elapsed time may include
+        # the start of a worker, so it counts only if the verifier did not measure every group.
         measured = [found.seconds for found in outcomes if found.seconds is not None]
         whole = len(measured) == len(outcomes)
         seconds = max(built, sum(measured)) if whole else self._timer() - began

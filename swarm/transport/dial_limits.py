@@ -99,8 +99,12 @@ class DialLimits:
 
     @asynccontextmanager
     async def _turn(self, name: str) -> AsyncIterator[Callable[[], None]]:
+        """Take one of a host's dials in this window; yield what gives it back.
+
+        Without a free one, wait as long as a dial of this host is under way.
+        """
         async with self._changed:
-            # Those under way may answer, which frees their turns.
+            # A dial that is answered gives its turn back.
             await self._changed.wait_for(lambda: self._free(name) or not self._under_way[name])
             if not self._free(name):
                 raise self._refused(f"{name} did not answer as claimed {MOST_DIALS} times lately")
@@ -116,6 +120,7 @@ class DialLimits:
                 self._changed.notify_all()
 
     def _free(self, host: str) -> bool:
+        """Return whether a host has a dial left; forget dials before the window."""
         oldest = self._clock.monotonic() - WINDOW_SECONDS
         full = len(self._begun) >= MAX_HOSTS
         for name in list(self._begun) if full else [host]:

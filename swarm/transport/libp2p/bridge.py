@@ -206,6 +206,10 @@ class Pipe:
         scope.cancel()
 
     async def _until(self, condition: Callable[[], object]) -> None:
+        """Wait for a condition, which is checked after each change of this pipe.
+
+        A trio event cannot be cleared, so the first waiter that resumes replaces it for all.
+        """
         while not condition():
             if self._wake.is_set():
                 self._wake = trio.Event()
