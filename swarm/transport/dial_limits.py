@@ -113,9 +113,7 @@ class DialLimits:
         try:
             yield lambda: self._restore(name)
         finally:
-            self._under_way[name] -= 1
-            if not self._under_way[name]:
-                del self._under_way[name]
+            self._under_way -= Counter((name,))  # without counts of zero
             async with self._changed:
                 self._changed.notify_all()
 

@@ -95,9 +95,7 @@ class RequestSlots:
         """Free the slot; do nothing if it was lost."""
         if slot in self._slots:
             del self._slots[slot]
-            self._held[slot.peer] -= 1
-            if not self._held[slot.peer]:
-                del self._held[slot.peer]
+            self._held -= Counter((slot.peer,))  # without counts of zero
 
     def _room(self, known: bool) -> bool:
         if len(self._slots) >= self._total:

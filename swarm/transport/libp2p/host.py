@@ -254,9 +254,7 @@ class Host:
             logger.debug("a connection from %s: %s", place, error)
             return None
         finally:
-            self._half_open[place.source] -= 1
-            if not self._half_open[place.source]:
-                del self._half_open[place.source]
+            self._half_open -= Counter((place.source,))  # without counts of zero
         return await self._hold(Connection(muxed, place, dialed=False))
 
     async def _upgrade(self, wire: Wire | Circuit, peer: str | None) -> Muxed:
