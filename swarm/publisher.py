@@ -202,7 +202,7 @@ class Publisher:
         return news
 
     def _seal_waiting(self) -> int:
-        """Sign waiting groups into frames, the youngest first; return the number of frames.
+        """Sign waiting groups, the youngest first; return the number of frames.
 
         A frame has one :class:`Origin`, so the groups are split into runs of equal ones. A run may
         span several policy steps; its frames state the latest.

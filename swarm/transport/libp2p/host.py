@@ -300,7 +300,7 @@ class Host:
             self._drop(self._connections.most_common())
 
     def _drop(self, connection: Connection) -> None:
-        """Use a connection no more, and close it without waiting: its peer may read nothing."""
+        """Remove a connection; close it in the background, because that may block."""
         self._connections.remove(connection)
         self._thread.nursery.start_soon(end, connection.muxed.close)
 
