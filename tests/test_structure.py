@@ -32,11 +32,11 @@ OPTIONAL = {
 REACHES_IN = ROOT / "tests" / "library_privates.py"
 WHEEL = ("protocol", "swarm", "node")
 # A limit may rise for new features, by 5 % at most, with a reason in the commit.
-MOST_FILES = 250
-MOST_LINES = 54_998
-LONGEST_FILE = 470
+MOST_FILES = 251
+MOST_LINES = 55_008
+LONGEST_FILE = 450
 SHORT_FILE = 60
-MOST_TEST_LINES = 58_754
+MOST_TEST_LINES = 58_569
 MOST_WORDS = 2_000
 SHORT = {
     "swarm/common/clock.py": "a protocol and its one implementation, named all over the package",

@@ -49,7 +49,8 @@ from protocol.messages import (
 from swarm.common.counters import Counters
 from swarm.common.util import DISTRIBUTION, counted
 from swarm.exchange import fetch_manifest
-from swarm.lan import Multicast, MulticastUnavailable, Sighting, networks
+from swarm.lan import Multicast, MulticastUnavailable, networks
+from swarm.sightings import Sighting
 from swarm.transport.transport import (
     ClockSkew,
     Reach,

@@ -21,7 +21,8 @@ from protocol.manifest import Manifest, open_manifest, swarm_id
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.exchange import fetch_manifest
-from swarm.lan import Discovery, MulticastUnavailable, Sighting
+from swarm.lan import Discovery, MulticastUnavailable
+from swarm.sightings import Sighting
 from swarm.transport.peer_connections import peer_of
 from swarm.transport.transport import Transport, TransportError
 

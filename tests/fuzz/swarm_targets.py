@@ -17,8 +17,9 @@ from swarm.directory import Directory
 from swarm.exchange import Exchange, fetch_profile
 from swarm.groups import pack_pooled, unpack_pooled
 from swarm.journal import Journal
-from swarm.lan import SERVICE, BadSighting, sightings_of, text_of
+from swarm.lan import SERVICE
 from swarm.reputation import Accounts
+from swarm.sightings import BadSighting, sightings_of, text_of
 from swarm.transport.handshake import Handshake, NoPeer, identity_in
 from swarm.transport.libp2p import calls as rpc
 from swarm.transport.libp2p import introductions, relays

@@ -21,7 +21,8 @@ from protocol.messages import MANIFEST_STREAM
 from protocol.rollout import EncodedGroup
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
-from swarm.lan import Discovery, MulticastUnavailable, Sighting
+from swarm.lan import Discovery, MulticastUnavailable
+from swarm.sightings import Sighting
 from swarm.transport.transport import HandlerLimits
 from tests.long_answers import batch, long_group
 from tests.swarm.network_parts import EPOCH_SECONDS, ORIGIN, MemorySwarm, manifest

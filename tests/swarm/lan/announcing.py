@@ -13,7 +13,8 @@ from zeroconf import ServiceInfo
 from zeroconf.asyncio import AsyncZeroconf
 
 from protocol.identity import Identity
-from swarm.lan import SERVICE, text_of
+from swarm.lan import SERVICE
+from swarm.sightings import text_of
 
 
 def name(host: str, number: int, swarm: str, port: str, peer: str) -> ServiceInfo:

@@ -18,7 +18,8 @@ import time
 from zeroconf import DNSIncoming, DNSService, DNSText, ServiceInfo
 from zeroconf.asyncio import AsyncZeroconf
 
-from swarm.lan import SERVICE, text_of
+from swarm.lan import SERVICE
+from swarm.sightings import text_of
 
 LOST, LOST_SECONDS = 4, 5.0
 GROUP, PORT = "224.0.0.251", 5353

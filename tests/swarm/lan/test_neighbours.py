@@ -7,8 +7,9 @@ from ipaddress import ip_interface
 import pytest
 
 from experiments.virtual_clock import VirtualClock
-from swarm import lan
-from swarm.lan import BadSighting, Neighbours, Sighting, networks, sightings_of, text_of
+from swarm import lan, sightings
+from swarm.lan import Neighbours, networks
+from swarm.sightings import BadSighting, Sighting, sightings_of, text_of
 from tests.swarm.network_parts import identity
 
 OURS, OTHER = "aa" * 32, "bb" * 32
@@ -81,7 +82,7 @@ def test_a_node_nearby_is_seen_once_for_each_address_that_this_machine_shares_a_
     assert first.swarm == second.swarm == SWARM.hex()
     assert sightings_of(later, 31337, hosts, HERE) == found, "keys of a later release are left out"
     many = [f"192.168.7.{number}" for number in range(1, 255)]
-    assert len(sightings_of(TEXT, 31337, many, HERE)) == lan.MAX_HOSTS
+    assert len(sightings_of(TEXT, 31337, many, HERE)) == sightings.MAX_HOSTS
 
 
 HEX, WORD = SWARM.hex().encode(), PEER.encode()

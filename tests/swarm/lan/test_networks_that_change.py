@@ -10,7 +10,8 @@ from experiments.memory_transport import MemoryNetwork, MemoryTransport
 from swarm import lan as module
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
-from swarm.lan import Discovery, Interface
+from swarm.lan import Discovery
+from swarm.sightings import Interface
 from tests.swarm.network_parts import identity
 from tests.swarm.transport.over import until
 
