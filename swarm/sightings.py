@@ -1,4 +1,4 @@
-"""What a node announces of itself on a local network, and what is read of such announcements."""
+"""Announcements of nodes on a local network: their text, and the sightings in it."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ MOST_FILES = 251
 MOST_LINES = 55_008
 LONGEST_FILE = 450
 SHORT_FILE = 60
-MOST_TEST_LINES = 58_569
+MOST_TEST_LINES = 58_571
 MOST_WORDS = 2_000
 SHORT = {
     "swarm/common/clock.py": "a protocol and its one implementation, named all over the package",

@@ -84,7 +84,7 @@ def calls() -> Target:
         _tried(lambda: relays.taken(data))
         _tried(lambda: relays.relayed(data))
         _tried(lambda: relays.reservation_seconds(data, 0))
-        table.share.read(node_id, data)
+        table.share.gate.records(node_id, data)
 
     record = table.share.record("key", ALICE.author, samples.record({}), START + 60.0)
     near = ((node_id, ALICE.peer_id), (bytes(20), MALLORY.peer_id))

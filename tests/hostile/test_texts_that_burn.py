@@ -60,7 +60,7 @@ def limits():
 @pytest.fixture
 def long_moment(monkeypatch):
     """In which a busy machine begins all groups of a request."""
-    monkeypatch.setattr("node.tasks.verifier.worker_process.MOMENT_SECONDS", 60.0)
+    monkeypatch.setattr("node.tasks.verifier.replies.MOMENT_SECONDS", 60.0)
 
 
 @pytest.fixture

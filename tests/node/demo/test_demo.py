@@ -124,7 +124,7 @@ def test_what_was_read_is_not_read_again_and_a_file_in_its_place_adds_its_new_ro
 
 
 def test_no_more_is_kept_than_can_be_shown(path, monkeypatch):
-    monkeypatch.setattr(run_module, "KEPT", 5)
+    monkeypatch.setattr("node.demo.node_process.KEPT", 5)
     path.write_text("".join(map(line, range(1, 21))))
     assert rounds(RecordTail(path)) == [16, 17, 18, 19, 20]
 
@@ -220,7 +220,9 @@ except KeyboardInterrupt:
 
 
 def test_on_windows_without_signals_a_node_stops_at_the_end_of_its_input(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_module, "child_command", lambda *_: [sys.executable, "-c", UNTIL_EOF])
+    monkeypatch.setattr(
+        "node.demo.node_process.child_command", lambda *_: [sys.executable, "-c", UNTIL_EOF]
+    )
     process = NodeProcess(["join"], tmp_path)
     try:
         while process.last_words() != "begun" and process.exit_code is None:

@@ -98,7 +98,7 @@ def mixed_groups(count: int, texts: int = 2) -> list[Asked]:
 
 
 def test_groups_judged_together_get_their_own_verdicts_and_times(verifier, monkeypatch):
-    monkeypatch.setattr("node.tasks.verifier.worker_process.MOMENT_SECONDS", 60.0)
+    monkeypatch.setattr("node.tasks.verifier.replies.MOMENT_SECONDS", 60.0)
     groups = mixed_groups(70)
     alone = [verifier.judge(g.task, g.texts) for g in groups]
     assert list(judge_all(verifier, groups)) == alone
