@@ -228,7 +228,10 @@ class Supervisor:
                 logger.error("%s; restarting it with the same identity and port", reason)
             known = self._addresses_connected()
             self.connected = {}
-            await dead.stop()
+            try:
+                await dead.stop()
+            except Exception as error:  # noqa: BLE001 - the library's and the daemon's
+                logger.warning("what is left of it was not stopped: %r", error)
             self._node = await self._restart(dead)
             # In the background, because the new node may also die from it.
             self.tasks.spawn(self._dial_in_background(known))

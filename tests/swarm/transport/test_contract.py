@@ -281,6 +281,22 @@ async def test_a_node_that_fails_again_before_it_serves_is_started_once_more(swa
 
 
 @wires
+async def test_a_node_that_cannot_be_stopped_is_replaced_all_the_same(swarm, caplog):
+    anna = await swarm.member("anna")
+    failed = anna.node
+    stop = failed.stop
+
+    async def spoiled() -> None:
+        await stop()
+        raise ValueError("what no library should raise")
+
+    failed.stop = spoiled
+    failed.end()
+    await until(lambda: anna.node is not failed)
+    assert "what no library should raise" in caplog.text
+
+
+@wires
 async def test_a_look_at_the_connections_that_fails_is_no_end_of_looking(swarm):
     anna = await swarm.member("anna")
     look, failed = anna.node.look, []
