@@ -33,10 +33,10 @@ REACHES_IN = ROOT / "tests" / "library_privates.py"
 WHEEL = ("protocol", "swarm", "node")
 # A limit may rise for new features, by 5 % at most, with a reason in the commit.
 MOST_FILES = 251
-MOST_LINES = 55_008
+MOST_LINES = 55_013
 LONGEST_FILE = 450
 SHORT_FILE = 60
-MOST_TEST_LINES = 58_571
+MOST_TEST_LINES = 58_604
 MOST_WORDS = 2_000
 SHORT = {
     "swarm/common/clock.py": "a protocol and its one implementation, named all over the package",

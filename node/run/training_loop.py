@@ -98,7 +98,7 @@ class TrainingLoop:
                 try:
                     self.save(self.round)
                 except Exception as error:
-                    log.exception("round %d cannot be saved: %s", self.round, error)
+                    log.exception("saving round %d failed: %s", self.round, error)
             raise
         if self._due():
             self.save(self.round)

@@ -88,7 +88,9 @@ class RunFolder:
         Reading a FIFO or device may never end. The node would write to the file behind a link.
         """
         given = {self.config, self.manifest, self.trusted, self.blocked}
-        within = (path for tree in self._trees() for path in tree.rglob("*"))
+        # Unlike rglob, walk passes over folders that a running node removes meanwhile.
+        walked = chain.from_iterable(map(os.walk, self._trees()))
+        within = (Path(at, name) for at, folders, names in walked for name in (*folders, *names))
         for path in chain(self._files(), self._trees(), within):
             if path.is_symlink() and path not in given:
                 remedy = "Put what it links to in its place, or use another run folder."

@@ -190,7 +190,7 @@ def test_rounds_that_cannot_be_kept_leave_the_error_that_ended_the_run(caplog):
     loop.rounds.save = Mock(side_effect=OSError("no space"))
     with pytest.raises(NodeError) as failed:
         run(loop, 5)
-    assert failed.value is error and "round 1 cannot be saved: no space" in caplog.text
+    assert failed.value is error and "saving round 1 failed: no space" in caplog.text
 
 
 def test_rounds_have_the_sizes_and_turns_of_the_configuration(monkeypatch):

@@ -234,6 +234,23 @@ def test_a_move_that_is_killed_anywhere_is_gone_on_with(folder, monkeypatch, ste
     assert (THERE in SwarmFiles(folder).set_aside()) == begun
 
 
+def test_a_folder_that_its_node_removes_meanwhile_is_passed_over(tmp_path, monkeypatch):
+    folder = RunFolder(tmp_path)
+    draft, listed = folder.checkpoints / ".draft-7", os.scandir
+    draft.mkdir(parents=True)
+
+    def gone(path="."):
+        if Path(path) == draft:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        return listed(path)
+
+    monkeypatch.setattr(os, "scandir", gone)
+    folder.check()
+    (folder.checkpoints / "link").symlink_to(tmp_path)
+    with pytest.raises(NodeError, match="a link in the place of what the node writes"):
+        folder.check()
+
+
 def test_without_a_move_there_is_nothing_to_settle_and_a_damaged_plan_is_named(folder):
     SwarmFiles(folder).settle()
     assert inside(folder) == OWN | OF_HERE and not (folder.root / "swarms").exists()
