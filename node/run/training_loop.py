@@ -89,7 +89,7 @@ class TrainingLoop:
 
         Raises NodeError if three rounds in a row failed; the cause is chained and logged. Raises
         JournalError if the journal can no longer record what a round does. The rounds before an
-        error are saved if that is possible.
+        error are saved if possible.
         """
         try:
             self._run(limit, stop)

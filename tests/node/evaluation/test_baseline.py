@@ -208,7 +208,7 @@ class Lacking:
 
 @contextmanager
 def opened(tokens):
-    """What an evaluation of the shipped policy on tiny tasks takes, with a verifier at work."""
+    """Yield the parts of an evaluation of the shipped policy on tiny tasks, with a verifier."""
     config = Config.with_overrides({"engine.max_new_tokens": tokens, "policy.device": "cpu"})
     policy, specs, counters = Policy.load(config.policy), load_task_set("tiny"), Counters()
     with Verifier(specs, Allowed(), outside=False, counters=counters) as verifier:
