@@ -105,7 +105,7 @@ def largest_gaps(policy: Any, kind: str, prompts: list[list[int]], turns: int) -
 
     Every step brings every request a token, and an update makes the next step read them anew.
     """
-    from node.engines.backend import Backend, BackendSettings, Request
+    from node.engines.engine import Backend, BackendSettings, Request
     from node.engines.process.worker import open_backend
     from node.engines.weight_snapshot import Snapshot
 

@@ -14,8 +14,7 @@ from node.config.sections import EngineSection
 from node.errors import ConfigError
 
 if TYPE_CHECKING:
-    from node.engines.backend import Backend, BackendSettings
-    from node.engines.engine import RolloutEngine
+    from node.engines.engine import Backend, BackendSettings, RolloutEngine
     from node.policy.policy import Policy
 
 

@@ -16,7 +16,7 @@ from transformers import AutoConfig
 from vllm import EngineArgs, LLMEngine, SamplingParams, envs
 from vllm.sampling_params import RequestOutputKind
 
-from node.engines.backend import BackendSettings, Request, RequestOutput
+from node.engines.engine import BackendSettings, Request, RequestOutput
 from node.engines.weight_snapshot import opened
 from node.errors import NodeError
 from protocol.rollout import Finish

@@ -23,8 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from node.learner.batches import MicroBatch
 from node.lifecycle import Opened
-from node.policy.fused_norm import FusedNorm
-from node.policy.onednn_linear import FlatLinear, OneDnnLinear, linear, matmul
+from node.policy.fast_layers import FlatLinear, FusedNorm, OneDnnLinear, linear, matmul
 
 CPU_BYTES, GPU_BYTES = 1 << 20, 256 << 20
 """Parts of a weight's gradient that are computed together: on a CPU they stay in its cache."""

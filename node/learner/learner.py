@@ -49,13 +49,14 @@ from node.learner.steps import (
     Newest,
     StepFigures,
     Trained,
+    by_own_group,
     engine_gap,
     newest_rows,
+    rows_of,
     steps_of,
     tells,
     with_figures,
 )
-from node.learner.update_rows import by_own_group, rows_of
 from node.learner.update_stats import UpdateStats, UpdateSums
 from swarm.groups import informative
 

@@ -276,8 +276,8 @@ def activations(shape: ModelShape, config: Config, work: Workload, device: str) 
 
     A layer keeps the inputs of its products and norms: inputs (in float32, too, with half-precision
     weights) and outputs of two norms, the heads' queries, keys, values and outputs, and four MLP
-    tensors. A GPU's fused norms keep their inputs alone (:mod:`node.policy.fused_norm`). With LoRA,
-    half-precision linear layers also keep float32 inputs.
+    tensors. A GPU's fused norms (:mod:`node.policy.fast_layers`) keep their inputs alone. With
+    LoRA, half-precision linear layers also keep float32 inputs.
     """
     one = width(config)
     heads = (shape.heads + shape.kv_heads) * shape.head_size

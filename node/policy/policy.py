@@ -30,10 +30,9 @@ from node.config.learning import PolicySection
 from node.errors import ConfigError, NodeError
 from node.policy.device import device_named, disable_cudnn_attention
 from node.policy.encoding import PromptEncoder, check_options, hidden_ids
-from node.policy.fused_norm import fuse_norms
+from node.policy.fast_layers import fuse_norms, quicken
 from node.policy.model_files import PolicyError, check_vocabulary, refused, usable
 from node.policy.model_source import SHIPPED, located, no_folder, no_model
-from node.policy.onednn_linear import quicken
 from swarm.common.util import counted
 
 if TYPE_CHECKING:

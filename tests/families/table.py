@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from node.engines.backend import Request
-from node.engines.engine import Sample, Sampling, SamplingRequest
+from node.engines.engine import Request, Sample, Sampling, SamplingRequest
 from node.engines.transformers.engine import TransformersEngine
 from node.learner.batches import Row, TrainingCompletion, micro_batches
 from node.learner.logprobs import distributions, token_logprobs

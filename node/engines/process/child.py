@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from node.engines.backend import BackendSettings
+from node.engines.engine import BackendSettings
 from node.engines.weight_snapshot import Snapshot
 from node.errors import NodeError
 from node.policy.policy import Policy

@@ -12,8 +12,14 @@ from contextlib import suppress
 from dataclasses import astuple
 from typing import Any
 
-from node.engines.backend import RequestOutput
-from node.engines.engine import Pending, RolloutEngine, Sample, Sampling, SamplingRequest
+from node.engines.engine import (
+    Pending,
+    RequestOutput,
+    RolloutEngine,
+    Sample,
+    Sampling,
+    SamplingRequest,
+)
 from node.engines.process.child import EngineChild, Starter
 from node.errors import NodeError
 from node.policy.policy import Policy

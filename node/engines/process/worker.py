@@ -21,7 +21,7 @@ from dataclasses import astuple
 from typing import Any
 
 from node.config.registry import ENGINES
-from node.engines.backend import Backend, BackendSettings, Request, RequestOutput
+from node.engines.engine import Backend, BackendSettings, Request, RequestOutput
 from node.engines.kinds import EngineKind
 from node.engines.process.child import PULSE_SECONDS
 from node.errors import NodeError

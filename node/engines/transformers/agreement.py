@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from node.config.config import WIDE_GAPS
-from node.engines.backend import RequestOutput
-from node.engines.engine import Sampling
+from node.engines.engine import RequestOutput, Sampling
 from node.engines.transformers.decoding import Decoders
 from node.errors import ConfigError
 from node.learner import micro_batching

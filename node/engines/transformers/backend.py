@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from node.engines.backend import BackendSettings, Request, RequestOutput
-from node.engines.engine import Sampling
+from node.engines.engine import BackendSettings, Request, RequestOutput, Sampling
 from node.engines.transformers.decoding import Decoders, Decoding
 from node.engines.transformers.kv_cache import Continued, PausedRow
 from node.engines.transformers.static_decoding import StaticDecoding

@@ -15,8 +15,7 @@ from torch import Tensor
 from torch.cuda import Stream
 from transformers import DynamicCache
 
-from node.engines.backend import RequestOutput
-from node.engines.engine import Sampling
+from node.engines.engine import RequestOutput, Sampling
 from node.engines.transformers.fused_decoder import FusedDecoder, Past, has_fused_step
 from node.engines.transformers.kv_cache import (
     CacheRows,

@@ -12,8 +12,14 @@ from typing import Any
 
 import torch
 
-from node.engines.backend import RequestOutput
-from node.engines.engine import Pending, RolloutEngine, Sample, Sampling, SamplingRequest
+from node.engines.engine import (
+    Pending,
+    RequestOutput,
+    RolloutEngine,
+    Sample,
+    Sampling,
+    SamplingRequest,
+)
 from node.engines.transformers.backend import ContinuousBatch
 from node.engines.transformers.decoding import Decoders
 from node.learner.micro_batching import ran_out

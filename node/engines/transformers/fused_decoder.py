@@ -26,10 +26,10 @@ from transformers import (
 from node.engines.transformers.kv_cache import GrowingLayer, growing_cache, joinable
 from node.errors import ConfigError
 from node.learner.micro_batching import STEADY_ROTATIONS
-from node.policy.fused_norm import normalized
-from node.policy.onednn_linear import (
+from node.policy.fast_layers import (
     FlatLinear,
     OneDnnLinear,
+    normalized,
     packed,
     packed_product,
     product_of,

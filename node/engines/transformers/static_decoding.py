@@ -9,8 +9,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from node.engines.backend import RequestOutput
-from node.engines.engine import Sampling
+from node.engines.engine import RequestOutput, Sampling
 from node.engines.transformers.kv_cache import Continued, PausedRow, read_all
 from node.engines.transformers.static_step import (
     RING,

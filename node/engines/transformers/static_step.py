@@ -24,7 +24,7 @@ from node.engines.transformers.fused_decoder import head_norm, rotations
 from node.engines.transformers.kv_cache import GrowingLayer, aligned, growing_cache
 from node.errors import ConfigError
 from node.learner.micro_batching import of_memory
-from node.policy.fused_norm import normalized
+from node.policy.fast_layers import normalized
 from protocol.rollout import Finish
 
 MANY_WORDS, BLOCK = 1 << 14, 256  # vocabulary size from which a block is sampled first; its size

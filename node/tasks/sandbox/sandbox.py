@@ -17,8 +17,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Literal
 
-from node.tasks.sandbox import seccomp
-from node.tasks.sandbox.confine import Confinement
+from node.tasks.sandbox.confine import Confinement, seccomp_programs
 from node.tasks.sandbox.namespaces import landlock_version
 from node.tasks.sources import environments, plugins
 
@@ -63,7 +62,7 @@ def sandbox_support() -> SandboxSupport:
         return SandboxSupport("none", landlock=False, seccomp=False)
     has_seccomp, has_landlock = False, landlock_version() > 0
     with suppress(ImportError, RuntimeError, OSError):
-        has_seccomp = bool(seccomp.programs())
+        has_seccomp = bool(seccomp_programs())
     bwrap, options = shutil.which("bwrap"), ["--unshare-all", "--die-with-parent"]
     if bwrap and _works([bwrap, *options, "--ro-bind", "/", "/"], "-c", "pass"):
         return SandboxSupport("bubblewrap", has_landlock, has_seccomp)
@@ -194,7 +193,7 @@ class Grants:
 
     def confinement(self, support: SandboxSupport, *, memory_mib: int, nice: int) -> Confinement:
         """Return the confinement of a worker with these grants."""
-        programs = seccomp.programs(network=self.network) if support.seccomp else {}
+        programs = seccomp_programs(network=self.network) if support.seccomp else {}
         program = programs.get("split" if self.evaluates else "serve", b"")
         once = programs["once"] if self.evaluates else b""
         extra = _FOR_NAMES if self.network else ()

@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO
 
-from node.tasks.sandbox.seccomp import die_with_parent
+from node.tasks.sandbox.confine import die_with_parent
 from node.tasks.task_set import import_libraries
 from swarm.common.child_process import Channel, ChannelError, socket_at_stdin, spawn
 

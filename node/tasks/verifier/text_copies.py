@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from node.tasks.sandbox import seccomp
+from node.tasks.sandbox.confine import die_with_parent, load_seccomp
 from node.tasks.scorer import MOST_FAULT, GroupRewards, score
 from node.tasks.task import ScoringError, Task, TaskSource
 
@@ -97,9 +97,9 @@ def _score_as_fork(
     try:
         os.dup2(end, _REPLY)
         os.closerange(_REPLY + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-        seccomp.die_with_parent()
+        die_with_parent()
         resource.setrlimit(resource.RLIMIT_CPU, (limits.cpu_seconds, limits.cpu_seconds + 1))
-        seccomp.load(limits.program)
+        load_seccomp(limits.program)
         scores = score(source, task, [text])
         reply = [scores.rewards[0], scores.unreadable, scores.fault]
         os.write(_REPLY, json.dumps(reply).encode())

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from node.engines.backend import BackendSettings, Request, RequestOutput
+from node.engines.engine import BackendSettings, Request, RequestOutput
 from node.engines.process.worker import serve
 from node.errors import NodeError
 from protocol.rollout import Finish

@@ -6,8 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import MistralConfig
 
-from node.engines.backend import BackendSettings, Request
-from node.engines.engine import Sampling
+from node.engines.engine import BackendSettings, Request, Sampling
 from node.engines.transformers import backend, decoding
 from node.engines.transformers.backend import ContinuousDecoding
 from node.engines.transformers.decoding import Decoding

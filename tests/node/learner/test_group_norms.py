@@ -14,9 +14,8 @@ from transformers import AutoModelForCausalLM, Gemma2Config, GPT2Config, Qwen2Co
 from node.learner.group_norms import GroupNorms
 from node.learner.learner import Learner
 from node.learner.update_stats import UpdateSums
-from node.policy.fused_norm import fuse_norm
+from node.policy.fast_layers import OneDnnLinear, fuse_norm
 from node.policy.lora import Adapter
-from node.policy.onednn_linear import OneDnnLinear
 from node.policy.policy import Policy
 from tests.library_privates import counted_kernels
 from tests.node.learner import parts
@@ -124,9 +123,9 @@ def test_norms_of_layers_that_one_kernel_normalizes_are_measured(name):
 
 
 def test_norms_of_layers_that_onednn_multiplies_are_measured(monkeypatch):
-    monkeypatch.setattr("node.policy.onednn_linear.quicker", lambda: True)
-    monkeypatch.setattr("node.policy.onednn_linear.LEAST_WEIGHTS", 1)
-    monkeypatch.setattr("node.policy.onednn_linear.LEAST_WORK", 1)
+    monkeypatch.setattr("node.policy.fast_layers.quicker", lambda: True)
+    monkeypatch.setattr("node.policy.fast_layers.LEAST_WEIGHTS", 1)
+    monkeypatch.setattr("node.policy.fast_layers.LEAST_WORK", 1)
     for name in ("Llama with biases", "Llama, tied", "Qwen3"):
         for positions in (7, None):
             with parts_of(positions) if positions else nullcontext():

@@ -8,7 +8,7 @@ import transformers
 from torch.testing import assert_close
 from transformers import AutoModelForCausalLM
 
-from node.policy.fused_norm import FusedNorm, fuse_norm, fuse_norms
+from node.policy.fast_layers import FusedNorm, fuse_norm, fuse_norms
 from tests.node.learner.test_logprobs import SHAPE, WORDS
 
 SWITCHED = {

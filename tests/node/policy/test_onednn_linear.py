@@ -16,8 +16,8 @@ from node.engines.transformers.agreement import check_agreement
 from node.engines.transformers.engine import TransformersEngine
 from node.engines.transformers.fused_decoder import PACKED_STEPS, has_fused_step
 from node.engines.transformers.kv_cache import growing_cache
-from node.policy import onednn_linear
-from node.policy.onednn_linear import (
+from node.policy import fast_layers
+from node.policy.fast_layers import (
     FlatLinear,
     OneDnnLinear,
     linear,
@@ -39,7 +39,7 @@ WIDTH = 512
 @pytest.fixture(autouse=True)
 def quicker_here(monkeypatch):
     """What is tried must not depend on who made the processor."""
-    monkeypatch.setattr(onednn_linear, "quicker", lambda: True)
+    monkeypatch.setattr(fast_layers, "quicker", lambda: True)
 
 
 def drawn(*shape):
@@ -123,7 +123,7 @@ def test_large_plain_layers_in_float32_change_where_that_is_quicker_and_no_other
     kinds = {"large": OneDnnLinear, "small": nn.Linear, "bf16": FlatLinear, "own": Own}
     assert {name: type(x) for name, x in model.items()} == kinds
     assert set(model.state_dict()) == before and quicken(model) == 0
-    monkeypatch.setattr(onednn_linear, "quicker", lambda: False)
+    monkeypatch.setattr(fast_layers, "quicker", lambda: False)
     assert quicken(nn.Linear(WIDTH, WIDTH)) == 0
 
 
@@ -144,7 +144,7 @@ def test_a_models_gradients_are_those_of_plain_layers(monkeypatch):
     ids = torch.arange(90)[None]
     gradients = []
     for quick in (True, False):
-        monkeypatch.setattr(onednn_linear, "quicker", lambda quick=quick: quick)
+        monkeypatch.setattr(fast_layers, "quicker", lambda quick=quick: quick)
         model = wide_policy().model
         model(input_ids=ids, labels=ids).loss.backward()
         gradients.append({name: p.grad for name, p in model.named_parameters()})
@@ -164,16 +164,16 @@ def test_adapters_go_around_large_layers():
 
 def test_the_choice_between_the_two_draws_nobodys_numbers(monkeypatch):
     monkeypatch.undo()
-    onednn_linear.quicker.cache_clear()
+    fast_layers.quicker.cache_clear()
     before = torch.get_rng_state()
-    assert onednn_linear.quicker() in (True, False)
+    assert fast_layers.quicker() in (True, False)
     assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 8, 31, 200])
 @pytest.mark.parametrize("biased", [True, False])
 def test_a_matrix_that_is_laid_out_multiplies_as_exact_arithmetic_does(rows, biased, monkeypatch):
-    monkeypatch.setattr(onednn_linear, "packing_pays", lambda dtype: True)
+    monkeypatch.setattr(fast_layers, "packing_pays", lambda dtype: True)
     x, weight, bias = drawn(rows, WIDTH), drawn(640, WIDTH), drawn(640) if biased else None
     laid_out = packed(weight.float())
     assert laid_out is not None
@@ -185,7 +185,7 @@ def test_a_matrix_that_is_laid_out_multiplies_as_exact_arithmetic_does(rows, bia
 @pytest.mark.parametrize("trained", [True, False])
 def test_weights_are_laid_out_for_long_completions_of_a_model_that_is_trained(trained, monkeypatch):
     laid_out, policy = [], wide_policy()
-    monkeypatch.setattr(onednn_linear, "packing_pays", lambda dtype: True)
+    monkeypatch.setattr(fast_layers, "packing_pays", lambda dtype: True)
     monkeypatch.setattr(
         fused_decoder, "packed", lambda weight: laid_out.append(weight.shape) or packed(weight)
     )
@@ -203,7 +203,7 @@ def test_weights_are_laid_out_for_long_completions_of_a_model_that_is_trained(tr
 
 def test_what_this_processor_cannot_lay_out_is_left_as_it_is(monkeypatch):
     refuse = Mock(side_effect=RuntimeError("not on this processor"))
-    monkeypatch.setattr(onednn_linear, "lay_out", refuse)
-    onednn_linear.packing_pays.cache_clear()
-    assert not onednn_linear.packing_pays(torch.float32)
-    onednn_linear.packing_pays.cache_clear()
+    monkeypatch.setattr(fast_layers, "lay_out", refuse)
+    fast_layers.packing_pays.cache_clear()
+    assert not fast_layers.packing_pays(torch.float32)
+    fast_layers.packing_pays.cache_clear()
