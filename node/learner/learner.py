@@ -40,7 +40,6 @@ from node.learner.micro_batching import (
     TokenBudget,
     UpdateShare,
     ran_out,
-    reads_shared_rows,
 )
 from node.learner.off_policy import Span, Weighting, check_versions, plausibility, usefulness
 from node.learner.optimizer import Optimizer
@@ -112,8 +111,7 @@ class Learner:
     """In-place updates of a policy; every optimizer step increments its version.
 
     Nothing else may write the policy's weights during an update. ``share`` is the part of an update
-    that this process computes; for the others see :class:`node.learner.steps.Choices`. ``sharing``
-    is None if each completion has its own copy of the prompt.
+    that this process computes; for the others see :class:`node.learner.steps.Choices`.
     """
 
     def __init__(
@@ -137,7 +135,7 @@ class Learner:
         clip = Clip(config.clip_low, config.clip_high)
         self._loss: Loss = LOSSES.open(config.loss, config.loss_options, clip)
         self._advantage = ADVANTAGES.open(config.advantage, config.advantage_options)
-        self.sharing = RowCost.of(policy.model) if reads_shared_rows(policy.model) else None
+        self.sharing = RowCost.of(policy.model)
         self.optimizer = Optimizer(policy.model.parameters(), config)
         self._share = share or UpdateShare()
         self._span = Span(policy.version, config.epochs)
@@ -247,19 +245,12 @@ class Learner:
 
     def batches(self, rows: Sequence[Row]) -> tuple[MicroBatch, ...]:
         """Return each completion once, sharing its prompt if that costs less."""
-        held = [held_tokens(1, row, self._mask_weight) for row in rows]
+        sharing, budget, policy = self.sharing, self._budget.tokens, self._policy
+        held = [held_tokens(1, row, sharing.mask_weight) for row in rows]
         room = self._share.room(self._budget, held)
-        parts = self._share.rows([part for row in rows for part in self._parts(row, room)])
-        budget, pad_id, device = self._budget.tokens, self._policy.pad_id, self._policy.device
-        most = self.sharing.padding if self.sharing else math.inf
-        return tuple(micro_batches(parts, budget, pad_id, device, self._mask_weight, most))
-
-    def _parts(self, row: Row, room: float) -> list[Row]:
-        return self.sharing.rows(row, room) if self.sharing else row.parts()
-
-    @property
-    def _mask_weight(self) -> float:
-        return self.sharing.mask_weight if self.sharing else 0.0
+        parts = self._share.rows([part for row in rows for part in sharing.rows(row, room)])
+        limits = (sharing.mask_weight, sharing.padding)
+        return tuple(micro_batches(parts, budget, policy.pad_id, policy.device, *limits))
 
     def state_dict(self) -> dict[str, Any]:
         """Return optimizer state and version; the weights belong to the policy."""
@@ -339,12 +330,12 @@ class Learner:
 
     def _fit_one_batch(self, rows: Sequence[Row]) -> bool:
         """Return whether one micro-batch can hold these rows."""
-        most = self.sharing.padding if self.sharing else math.inf
-        parts = self._whole_parts(rows)
-        return not parts or lie_well(parts, self._budget.tokens, self._mask_weight, most)
+        sharing, parts = self.sharing, self._whole_parts(rows)
+        limits = (sharing.mask_weight, sharing.padding)
+        return not parts or lie_well(parts, self._budget.tokens, *limits)
 
     def _whole_parts(self, rows: Sequence[Row]) -> list[Row]:
-        return [part for row in rows for part in self._parts(row, self._budget.tokens)]
+        return [part for row in rows for part in self.sharing.rows(row, self._budget.tokens)]
 
     def may_hold(self, rows: Sequence[Row]) -> bool:
         """Return whether memory allows to hold the gradients of all groups."""

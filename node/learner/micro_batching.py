@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 from node.errors import NodeError
 from node.learner.batches import MicroBatch, Row, held_tokens
 from node.learner.update_stats import UpdateSums
+from node.policy.device import give_back
 from swarm.common.util import counted
 
 log = logging.getLogger(__name__)
@@ -69,10 +70,7 @@ class TokenBudget:
             )
         before, self.tokens = self.tokens, min(self.tokens, batch.input_ids.numel()) // 2
         self.halved += 1
-        if batch.input_ids.is_cuda:
-            torch.cuda.empty_cache()
-        elif batch.input_ids.is_mps:
-            torch.mps.empty_cache()
+        give_back(batch.input_ids.device)
         log.warning(
             "memory ran out in a micro-batch of %d completions: learner.micro_batch_tokens is "
             "reduced from %d to %d until the next start, and the pass is repeated",
@@ -124,16 +122,20 @@ class RowCost:
     A shared row saves copies of the prompt but pays for the whole square of its tokens.
     ``matrices`` is for one token, ``pair`` for its attention to another in all layers.
     ``mask_weight`` overestimates the memory of one mask element relative to a token's activations.
+    Without ``shares``, each completion has its own copy of the prompt.
     """
 
     matrices: int
     pair: int
     mask_weight: float
     padding: float = math.inf  # tokens that take about as long as the fixed cost of a pass
+    shares: bool = True
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> RowCost:
-        """Return the costs of a model that :func:`reads_shared_rows`."""
+        """Return a model's costs; it shares no rows unless it :func:`reads_shared_rows`."""
+        if not reads_shared_rows(model):
+            return SEPARATE
         config = model.config.get_text_config()
         heads, hidden = config.num_attention_heads, config.hidden_size
         size = getattr(config, "head_dim", None) or hidden // heads
@@ -151,14 +153,17 @@ class RowCost:
 
     def rows(self, row: Row, token_budget: float) -> list[Row]:
         """Split the row if its parts cost less or if it exceeds the budget."""
-        if not row.shared:
-            return [row]
+        if not (row.shared and self.shares):
+            return row.parts()
         middle = len(row.completions) // 2
         halves = row.part(0, middle), row.part(middle, len(row.completions))
         within = held_tokens(1, row, self.mask_weight) <= token_budget
         if within and self.cost(row) <= sum(map(self.cost, halves)):
             return [row]
         return [part for half in halves for part in self.rows(half, token_budget)]
+
+
+SEPARATE = RowCost(0, 0, 0.0, shares=False)
 
 
 T = TypeVar("T")

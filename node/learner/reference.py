@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from node.learner.batches import MicroBatch, Row, TrainingGroup, micro_batches
 from node.learner.logprobs import TokenScores
-from node.learner.micro_batching import RowCost, TokenBudget, ran_out, reads_shared_rows
+from node.learner.micro_batching import RowCost, TokenBudget, ran_out
 from node.learner.steps import Trained
 from swarm.groups import informative
 
@@ -37,7 +37,7 @@ class Reference:
         without: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self._policy = policy
-        self._sharing = RowCost.of(model) if reads_shared_rows(model) else None
+        self._sharing = RowCost.of(model)
         self._budget = TokenBudget(tokens)
         self._without = without
         with without():
@@ -66,8 +66,8 @@ class Reference:
     def _compute(self, rows: Sequence[Row], found: dict[int, Tensor]) -> bool:
         """Compute log-probs by completion number; return False if memory ran out."""
         budget, sharing, policy = self._budget.tokens, self._sharing, self._policy
-        parts = [p for row in rows for p in (sharing.rows(row, budget) if sharing else row.parts())]
-        limits = (sharing.mask_weight, sharing.padding) if sharing else ()
+        parts = [part for row in rows for part in sharing.rows(row, budget)]
+        limits = (sharing.mask_weight, sharing.padding)
         with self._without():
             for batch in micro_batches(parts, budget, policy.pad_id, policy.device, *limits):
                 if ran_out(partial(self._add, batch, found)):

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, Gemma2Config, GPT2Config, Qwen2Co
 
 from node.learner.group_norms import GroupNorms
 from node.learner.learner import Learner
+from node.learner.micro_batching import SEPARATE
 from node.learner.update_stats import UpdateSums
 from node.policy.fast_layers import OneDnnLinear, fuse_norm
 from node.policy.lora import Adapter
@@ -93,7 +94,7 @@ def test_norms_are_those_of_separate_passes_for_every_family(name, in_parts, sha
     with parts_of(7) if in_parts else nullcontext():
         learner = Learner(policy_of(CONFIGS[name]), CONFIG)
         if not sharing:
-            learner.sharing = None
+            learner.sharing = SEPARATE
         check(learner, HONEST[:5])
 
 
@@ -153,7 +154,7 @@ def test_norms_do_not_depend_on_how_many_rows_each_group_has(shapes, sharing, in
     with parts_of(5) if in_parts else nullcontext():
         learner = Learner(random_policy(), CONFIG)
         if not sharing:
-            learner.sharing = None
+            learner.sharing = SEPARATE
         check(learner, groups, 1e-3)
 
 

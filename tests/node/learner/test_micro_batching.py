@@ -20,7 +20,7 @@ from node.learner.batches import Row, TrainingCompletion, TrainingGroup, held_to
 from node.learner.learner import Learner
 from node.learner.logprobs import distributions, token_logprobs
 from node.learner.losses import Standardised
-from node.learner.micro_batching import RowCost, reads_shared_rows
+from node.learner.micro_batching import SEPARATE, RowCost, reads_shared_rows
 from node.policy.policy import Policy
 from tests.library_privates import attend_by
 from tests.node.learner.parts import (
@@ -96,7 +96,7 @@ def policy(request):
 def test_groups_in_shared_rows_give_the_update_of_single_ones(policy, drawn, loss, how, budget):
     config = LearnerSection(loss=loss, max_grad_norm=1e9, micro_batch_tokens=budget)
     (apart, expected), (gradient, stats) = (
-        update(policy, drawn, config, sharing=each, correction=how) for each in (None, ALWAYS)
+        update(policy, drawn, config, sharing=each, correction=how) for each in (SEPARATE, ALWAYS)
     )
     scale = max(1.0, float(apart.abs().max()))
     assert_close(gradient / scale, apart / scale, atol=2e-5, rtol=1e-3)
