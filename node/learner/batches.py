@@ -150,11 +150,7 @@ class MicroBatch:
 
 def held_tokens(rows: int, longest: Row, mask_weight: float) -> float:
     """Return the memory of padded rows, in tokens of rows without a mask."""
-    return _held(rows, longest.length, mask_weight if longest.shared else 0.0)
-
-
-def _held(rows: int, length: int, mask_weight: float) -> float:
-    return rows * length * (1.0 + length * mask_weight)
+    return rows * longest.length * (1.0 + longest.length * (mask_weight if longest.shared else 0.0))
 
 
 def micro_batches(
@@ -186,7 +182,7 @@ def lie_well(
 ) -> bool:
     """Return whether rows may form one micro-batch."""
     length, masked = max(row.length for row in rows), any(row.shared for row in rows)
-    held = _held(len(rows), length, mask_weight if masked else 0.0)
+    held = len(rows) * length * (1.0 + length * (mask_weight if masked else 0.0))
     padding = sum(length - row.length for row in rows)
     beside = sum(length - row.length for row in rows if not row.shared) if masked else 0
     return held <= token_budget and padding <= most and beside <= CHEAP_PADDING

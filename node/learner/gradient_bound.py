@@ -121,10 +121,6 @@ class GroupScales:
                 self._weights[row.group], self._external[row.group] = weight, norm
         return True
 
-    def is_finite(self, number: int) -> bool:
-        """Return whether the recorded gradient of a peer's group is finite."""
-        return number in self._external
-
     def scales(self) -> dict[int, float]:
         """Return by number the scales of peers' gradients."""
         level = self._level
@@ -314,7 +310,7 @@ class _Accumulation:
         weight = self._of.weights([row], sums).get(row.group, 1.0)
         norm = weight * self._sum.norm()
         factor = self.scales.record(row.group, norm, own=row.own, weight=weight)
-        if row.own or self.scales.is_finite(row.group):
+        if row.own or math.isfinite(norm):
             self._loss = self._loss + loss
         if factor:
             self._sum.keep(factor)

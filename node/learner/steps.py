@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypedDict
 import torch
 from transformers import PreTrainedModel
 
-from node.learner.batches import Row, TrainingCompletion, TrainingGroup, micro_batches
+from node.learner.batches import Row, TrainingGroup, micro_batches
 from node.learner.gradient_bound import Influence
 from node.learner.logprobs import TokenScores
 from node.learner.losses import Advantage, Counts, Loss, bounded
@@ -47,22 +47,19 @@ def rows_of(
         ]
         if not places:
             continue
+        counts = Counts(sum(sum(completion.trained) for completion in done), len(done), longest)
         row = Row(
             group.prompt_ids,
             tuple(done[place] for place in places),
             tuple(gains[place] for place in places),
             group.own,
-            loss.share(_counts(done, longest), len(groups)),
+            loss.share(counts, len(groups)),
             number,
             first,
         )
         rows.append(row)
         first += len(places)
     return rows
-
-
-def _counts(done: Sequence[TrainingCompletion], longest: int) -> Counts:
-    return Counts(sum(sum(completion.trained) for completion in done), len(done), longest)
 
 
 def by_own_group(
