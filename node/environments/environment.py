@@ -285,6 +285,14 @@ def _checked(result: Any) -> tuple[str, bool]:
     raise EpisodeError(f"step gave {result!r:.80}, not an observation and whether it is over")
 
 
+def adapted(found: type[Any], base: type[Any], **members: Any) -> type[Environment]:
+    """Return ``base`` with these members and the name and declarations of a library's class."""
+    names = ("version", "replayable", "__doc__", "__module__")
+    declared = {name: getattr(found, name, None) for name in names}
+    made: type[Environment] = type(found.__name__, (base,), declared | members)
+    return made
+
+
 def unfit(environment: type[Environment], settings: Mapping[str, Any]) -> str | None:
     """Return the defect of a level's settings, including ``refusal(settings)``'s."""
     takes = list(inspect.signature(environment.reset).parameters.values())[2:]

@@ -6,12 +6,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import metadata
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import gymnasium
 from gymnasium import spaces
 
-from node.environments.environment import Environment
+from node.environments.environment import Environment, adapted
 
 LISTED = 8  # Maximum actions named individually; of more, the prompt names the first and last.
 
@@ -86,14 +86,17 @@ class SpokenEpisode:
     end; otherwise doing nothing would win where every step costs.
     """
 
-    def begin(self, made: Any, seed: int, settings: Mapping[str, Any]) -> str:
+    def begin(
+        self, named: str, made: Any, seed: int, low: float, high: float, actions: list[str] | None
+    ) -> str:
         """Begin an episode of ``made``; return the prompt and the first observation."""
         self._environment = made
-        self._low, self._high = float(settings["low"]), float(settings["high"])
+        self._low, self._high = float(low), float(high)
         self._sum, self._over = 0.0, False
-        self._actions = actions_of(made.action_space, settings["actions"])
+        self._actions = actions_of(made.action_space, actions)
         observation, _ = made.reset(seed=seed)
-        return f"{self._actions.asked}\n{self._shown(observation)}"
+        prompt = f"{named}, episode {seed % NUMBERS}\n{self._actions.asked}"
+        return f"{prompt}\n{self._shown(observation)}"
 
     def step(self, action: str) -> tuple[str, bool]:
         chosen = self._actions.read(action)
@@ -144,9 +147,8 @@ class GymnasiumTask(SpokenEpisode):
         ``Discrete`` space's actions in order, by default by number. ``options`` go to the
         environment.
         """
-        settings = {"low": low, "high": high, "actions": actions}
-        first = self.begin(_registered(id, **(options or {})), seed, settings)
-        return f"{id}, episode {seed % NUMBERS}\n{first}"
+        made = _registered(id, **(options or {}))
+        return self.begin(id, made, seed, low, high, actions)
 
 
 def as_environment(found: type[Any]) -> type[Environment]:
@@ -156,10 +158,6 @@ def as_environment(found: type[Any]) -> type[Environment]:
     """
 
     class Own(SpokenEpisode):
-        version = getattr(found, "version", None)
-        replayable = getattr(found, "replayable", None)
-        __doc__ = found.__doc__
-
         @staticmethod
         def refusal(settings: Mapping[str, Any]) -> str | None:
             return _refusal(found, found.__name__, settings)
@@ -173,13 +171,10 @@ def as_environment(found: type[Any]) -> type[Environment]:
             actions: list[str] | None = None,
             options: dict[str, Any] | None = None,
         ) -> str:
-            settings = {"low": low, "high": high, "actions": actions}
-            first = self.begin(found(**(options or {})), seed, settings)
-            return f"{found.__name__}, episode {seed % NUMBERS}\n{first}"
+            made = found(**(options or {}))
+            return self.begin(found.__name__, made, seed, low, high, actions)
 
-    made: Any = Own
-    made.__name__ = made.__qualname__ = found.__name__
-    return cast(type[Environment], made)
+    return adapted(found, Own)
 
 
 def _refusal(make: Callable[..., Any], what: str, settings: Mapping[str, Any]) -> str | None:

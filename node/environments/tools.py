@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
-from node.environments.environment import Environment, awaited, finished, misfit
+from node.environments.environment import Environment, adapted, awaited, finished, misfit
 
 MOST_CALLS = 16  # per turn
 DEEPEST = 32  # nesting of arguments, below every JSON parser's limit
@@ -152,16 +152,10 @@ def is_tool_class(found: type[Any]) -> bool:
 
 def tools_of(found: type[Any]) -> dict[str, Callable[..., Any]]:
     members = inspect.getmembers(found, inspect.isfunction)
-    return {
-        name: tool
-        for name, tool in members
-        if not name.startswith("_") and name not in OWN and not _is_static(found, name)
-    }
-
-
-def _is_static(found: type[Any], name: str) -> bool:
-    """Return whether a method is static, which TRL does not offer as a tool."""
-    return isinstance(inspect.getattr_static(found, name), staticmethod)
+    own = {name: tool for name, tool in members if not name.startswith("_") and name not in OWN}
+    # TRL does not offer static methods as tools.
+    static = {x for x in own if isinstance(inspect.getattr_static(found, x), staticmethod)}
+    return {name: tool for name, tool in own.items() if name not in static}
 
 
 def as_environment(found: type[Any]) -> type[Environment]:
@@ -184,17 +178,8 @@ def as_environment(found: type[Any]) -> type[Environment]:
     methods = (found.reset, found.get_reward, *tools.values())
     waits = any(inspect.iscoroutinefunction(method) for method in methods)
     base = _Waiting if waits else _Ready
-    body = {
-        "version": getattr(found, "version", None),
-        "replayable": getattr(found, "replayable", None),
-        "made_of": found,
-        "tools": tools,
-        "reset": _reset_like(base.reset, found),
-        "__doc__": found.__doc__,
-        "__module__": found.__module__,
-    }
-    made: type[Environment] = type(found.__name__, (base,), body)
-    return made
+    reset = _reset_like(base.reset, found)
+    return adapted(found, base, made_of=found, tools=tools, reset=reset)
 
 
 class _Tools:

@@ -18,7 +18,7 @@ from verifiers.v1.trace import AgentInfo, Trace, TraceTask
 from verifiers.v1.types import AssistantMessage, UserMessage
 from verifiers.v1.utils.generic import concrete_type
 
-from node.environments.environment import Environment
+from node.environments.environment import Environment, adapted
 
 MOST_TASKS = 4096  # Per taskset; all are loaded before the first is used.
 NO_BOX = ("setup", "finalize")  # Methods of a task that run in a container, besides its scoring.
@@ -29,16 +29,7 @@ def as_environment(found: type[Any]) -> type[Environment]:
 
     The class must define ``replayable``, and ``version`` if it is in a package.
     """
-    body: dict[str, Any] = {
-        "version": getattr(found, "version", None),
-        "replayable": getattr(found, "replayable", None),
-        "taskset": found,
-        "_loaded": {},
-        "__doc__": found.__doc__,
-        "__module__": found.__module__,
-    }
-    made: type[Environment] = type(found.__name__, (_Tasks,), body)
-    return made
+    return adapted(found, _Tasks, taskset=found, _loaded={})
 
 
 class _Tasks:
