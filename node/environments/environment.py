@@ -289,6 +289,7 @@ def adapted(found: type[Any], base: type[Any], **members: Any) -> type[Environme
     """Return ``base`` with these members and the name and declarations of a library's class."""
     names = ("version", "replayable", "__doc__", "__module__")
     declared = {name: getattr(found, name, None) for name in names}
+    declared["hidden"] = getattr(found, "hidden", True)
     made: type[Environment] = type(found.__name__, (base,), declared | members)
     return made
 

@@ -106,6 +106,12 @@ def test_a_static_method_is_no_tool(episode):
     assert played(first)[0] == played(episode())[0]
 
 
+@pytest.mark.parametrize("declared", [{}, {"hidden": True}, {"hidden": False}])
+def test_a_tool_class_says_whether_luck_may_decide_its_reward(declared):
+    environment = as_environment(type("Said", (shop(),), declared))
+    assert environment.hidden is declared.get("hidden", True)
+
+
 def test_calls_are_answered_until_the_policy_answers(episode):
     tagged = '<tool_call>{"name": "buy", "arguments": {"count": 1}}</tool_call>'
     turns = ('price_of(what="apple")', tagged, "buy(1)\nbuy(2)", "Done.")
