@@ -182,18 +182,20 @@ def as_environment(found: type[Any]) -> type[Environment]:
     return adapted(found, base, made_of=found, tools=tools, reset=reset)
 
 
-class _Tools:
+class _Waiting:
+    """Tools of which some are async."""
+
     made_of: ClassVar[type[Any]]
     tools: ClassVar[Mapping[str, Callable[..., Any]]]
 
-    async def begin(self, seed: int, row: Mapping[str, Any]) -> str:
+    async def reset(self, seed: int, **row: Any) -> str:
         self._object = self.made_of()
         observation = await awaited(self._object.reset(seed=seed, **row))
         first = "" if observation is None else _text(observation)
         listed = "\n".join(f"- {described(name, tool)}" for name, tool in self.tools.items())
         return f"{first}\n\nTools:\n{listed}\n{INVITATION}".lstrip()
 
-    async def turn(self, action: str) -> tuple[str, bool]:
+    async def step(self, action: str) -> tuple[str, bool]:
         try:
             calls = tool_calls(action)
         except MalformedCall as error:
@@ -202,7 +204,7 @@ class _Tools:
             return "", True
         return "\n".join([await self._result(call) for call in calls]), False
 
-    async def worth(self) -> Any:
+    async def reward(self) -> Any:
         return await awaited(self._object.get_reward())
 
     async def _result(self, call: ToolCall) -> str:
@@ -219,28 +221,17 @@ class _Tools:
             return f"error: {_reason(error)}"
 
 
-class _Ready(_Tools):
+class _Ready(_Waiting):
     """Tools without async methods."""
 
-    def reset(self, seed: int, **row: Any) -> str:
-        return finished(self.begin(seed, row))
+    def reset(self, seed: int, **row: Any) -> Any:
+        return finished(super().reset(seed, **row))
 
-    def step(self, action: str) -> tuple[str, bool]:
-        return finished(self.turn(action))
+    def step(self, action: str) -> Any:
+        return finished(super().step(action))
 
     def reward(self) -> Any:
-        return finished(self.worth())
-
-
-class _Waiting(_Tools):
-    async def reset(self, seed: int, **row: Any) -> str:
-        return await self.begin(seed, row)
-
-    async def step(self, action: str) -> tuple[str, bool]:
-        return await self.turn(action)
-
-    async def reward(self) -> Any:
-        return await self.worth()
+        return finished(super().reward())
 
 
 def _reset_like(plain: Callable[..., Any], found: type[Any]) -> Callable[..., Any]:
