@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -77,21 +76,20 @@ class ContinuousBatch:
     def submit(self, requests: Sequence[Request]) -> None:
         self._waiting.extend(requests)
 
-    def step(self, *, admit: bool = True) -> list[RequestOutput]:
+    def step(self) -> list[RequestOutput]:
         """Sample one token per row; return what is due for a report.
 
         Raises NodeError if memory runs out for a single row.
         """
-        if ran_out(partial(self._step, admit=admit)):
+        if ran_out(self._step):
             longest = [len(row.request.ids) + row.request.room for row in self._rows.values()]
             self._paused.clear()
             self._requeue()
             self.max_rows = self._decoders.fewer(self.policy, len(longest), max(longest, default=0))
         return self._reported()
 
-    def _step(self, *, admit: bool) -> None:
-        if admit:
-            self._admit()
+    def _step(self) -> None:
+        self._admit()
         if self._decoding:
             self._take_in(self._decoding.step())
             if not self._decoding.left:
@@ -205,8 +203,8 @@ READ_COST = 0.3  # prefill of a token on a CPU, in decoding steps; negligible on
 MOST_DELAY = 32  # steps
 
 
-class ContinuousDecoding:
-    """A backend on one :class:`ContinuousBatch`.
+class ContinuousDecoding(ContinuousBatch):
+    """A backend of one batch, on the weights of a snapshot.
 
     When the weights change, the batch ends and the next one prefills its tokens, which leaves no
     cache of earlier weights. The update waits for as many steps as that pass would cost, in which
@@ -214,14 +212,11 @@ class ContinuousDecoding:
     """
 
     def __init__(self, policy: Policy, settings: BackendSettings) -> None:
-        self.policy = policy
-        self._folder = Path(settings.folder)
         random = torch.Generator(draws_on(policy.device)).manual_seed(settings.seed)
-        options = settings.options
-        self._decoders = Decoders(
-            eight_bits=options.get("int8", False), graphs=options.get("graphs", True)
-        )
-        self._batch = ContinuousBatch(policy, random, settings.max_rows, self._decoders)
+        int8, graphs = settings.options.get("int8", False), settings.options.get("graphs", True)
+        decoders = Decoders(eight_bits=int8, graphs=graphs)
+        super().__init__(policy, random, settings.max_rows, decoders)
+        self._folder = Path(settings.folder)
         self._update_in: int | None = None
         policy.version = load_into(policy.model, self._folder)
 
@@ -238,19 +233,9 @@ class ContinuousDecoding:
         policy.context_length = settings.context_length
         return cls(policy, settings)
 
-    @property
-    def busy(self) -> bool:
-        return self._batch.busy
-
-    def submit(self, requests: Sequence[Request]) -> None:
-        self._batch.submit(requests)
-
-    def abort(self, lasting: Sequence[int]) -> None:
-        self._batch.abort(lasting)
-
     @torch.inference_mode()
     def step(self) -> list[RequestOutput]:
-        written = self._batch.step(admit=self._update_in is None)
+        written = super().step()
         if self._update_in is not None:
             self._update_in -= 1
             written += self._load_when_due()
@@ -264,7 +249,7 @@ class ContinuousDecoding:
 
     @torch.inference_mode()
     def pause(self) -> list[RequestOutput]:
-        written = self._batch.pause()
+        written = super().pause()
         if self._update_in is not None:
             self._load_when_due()
         return written
@@ -273,16 +258,20 @@ class ContinuousDecoding:
         self._decoders.release(self.policy)
         give_back(self.policy.device)  # the learner's process needs the memory
 
+    def _admit(self) -> None:
+        if self._update_in is None:
+            super()._admit()
+
     def _delay(self) -> int:
-        lengths = self._batch.lengths
+        lengths = self.lengths
         if self.policy.device.type != "cpu" or not lengths:
             return 0
         return min(MOST_DELAY, int(READ_COST * sum(lengths) / len(lengths)))
 
     def _load_when_due(self) -> list[RequestOutput]:
-        if self._batch.lengths and self._update_in:
+        if self.lengths and self._update_in:
             return []
-        written = self._batch.cut()
+        written = self.cut()
         self.policy.version = load_into(self.policy.model, self._folder)
         self._update_in = None
         return written
