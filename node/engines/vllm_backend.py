@@ -24,6 +24,7 @@ from protocol.rollout import Finish
 REPORT_EVERY = 32  # steps between reports; a process that dies loses unreported tokens
 BLOCK_TOKENS = 128
 DISCARD = 2  # vLLM's sleep level that does not copy weights to main memory; the snapshot has them
+COMPILERS = "g++", "c++", "clang++"  # of which a CPU needs one to compile the model
 MAX_CPU_CACHE = 1 << 30  # bytes; vLLM fills a CPU's cache at start
 
 
@@ -213,7 +214,7 @@ def _arguments(settings: BackendSettings) -> EngineArgs:
         gpu_memory_utilization=settings.options["gpu_memory_utilization"],
         kv_cache_memory_bytes=_cache_bytes(settings),
         enable_sleep_mode=settings.options["sleeps"] and settings.device != "cpu",
-        enforce_eager=settings.device == "cpu" and not _compiles(),
+        enforce_eager=settings.device == "cpu" and not any(map(shutil.which, COMPILERS)),
         disable_log_stats=True,
     )
 
@@ -244,7 +245,3 @@ def _cache_bytes(settings: BackendSettings) -> int | None:
     values: int = 2 * shape.num_hidden_layers * heads * size * tokens
     width = torch.finfo(getattr(torch, settings.dtype)).bits // 8
     return min(settings.max_rows * values * width, MAX_CPU_CACHE)
-
-
-def _compiles() -> bool:
-    return any(shutil.which(name) for name in ("g++", "c++", "clang++"))

