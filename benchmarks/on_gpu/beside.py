@@ -131,13 +131,16 @@ def _policy(settings: Settings, size: str) -> Any:
 
 def _open(policy: Any, kind: str, **keys: int) -> Any:
     """The engine that a node with these keys has beside its learner."""
+    import torch
+
     from node.config.config import Config
     from node.engines.registry import open_streaming_engine
     from swarm.common.counters import Counters
 
     engine = {"backend": kind, "sleep_mode": True, "gpu_memory_utilization": GPU_SHARE, **keys}
     config = Config.with_overrides({f"engine.{name}": value for name, value in engine.items()})
-    return open_streaming_engine(config, policy, Counters(), THREADS)
+    torch.set_num_threads(THREADS)
+    return open_streaming_engine(config, policy, Counters())
 
 
 def _asked(settings: Settings) -> list[list[int]]:

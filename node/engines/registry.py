@@ -29,12 +29,10 @@ log = logging.getLogger(__name__)
 def open_engine(config: Config, policy: Policy, counters: Counters) -> RolloutEngine:
     """Open an engine whose owner waits for completions."""
     embedded = kind_of(config).embedded(policy, config.node.seed)
-    return embedded or open_streaming_engine(config, policy, counters, torch.get_num_threads())
+    return embedded or open_streaming_engine(config, policy, counters)
 
 
-def open_streaming_engine(
-    config: Config, policy: Policy, counters: Counters, threads: int
-) -> RolloutEngine:
+def open_streaming_engine(config: Config, policy: Policy, counters: Counters) -> RolloutEngine:
     """Open an engine in separate processes, which samples while its owner works.
 
     Raises ConfigError: a required library is missing, or there are too few GPUs.
@@ -48,7 +46,7 @@ def open_streaming_engine(
         starter = Starter(
             config.engine.backend,
             config.node.seed + number,
-            threads,
+            torch.get_num_threads(),
             config.engine.timeout,
             options=kind.settings(config.engine),
             variables=variables,

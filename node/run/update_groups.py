@@ -13,7 +13,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
 from transformers import PreTrainedModel
 
 from node.config.config import Config
@@ -315,8 +314,7 @@ class TrainedPolicy:
         if engine is None:
             kind_of(config).check_policy(policy)
         if config.asynchronous and engine is None:
-            threads = torch.get_num_threads()
-            self.streaming = open_streaming_engine(config, policy, counters, threads)
+            self.streaming = open_streaming_engine(config, policy, counters)
         self.engine = engine or self.streaming or open_engine(config, policy, counters)
         self.learner = open_learner(
             policy,

@@ -75,7 +75,7 @@ def tied(request) -> bool:
 
 @pytest.fixture(scope="module")
 def engine(tied: bool) -> Iterator[RolloutEngine]:
-    engine = open_streaming_engine(CONFIG, policy_of(0, tied=tied), COUNTERS, threads=1)
+    engine = open_streaming_engine(CONFIG, policy_of(0, tied=tied), COUNTERS)
     yield engine
     engine.close()
 
@@ -213,7 +213,7 @@ def test_a_killed_vllm_is_started_again_on_trained_adapters_and_nothing_is_lost(
     assert not Learner(policy, LearnerSection(lr=3e-2)).update(MIXED).skipped
     policy.stop_ids = tuple(range(8))
     counters = Counters()
-    engine = open_streaming_engine(CONFIG, policy, counters, threads=1)
+    engine = open_streaming_engine(CONFIG, policy, counters)
     sampling = Sampling(0.7, max_new_tokens=400)
     engine.submit([SamplingRequest(99, (10,) * (CONTEXT - 1))], sampling)
     engine.submit([SamplingRequest(key, (10, 11, key)) for key in range(64)], sampling)
@@ -232,7 +232,7 @@ def test_a_killed_vllm_is_started_again_on_trained_adapters_and_nothing_is_lost(
 
 def test_more_cache_than_there_is_memory_ends_the_start_with_both_figures(monkeypatch):
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "900000")
-    engine = open_streaming_engine(CONFIG, policy_of(0, tied=True), Counters(), threads=1)
+    engine = open_streaming_engine(CONFIG, policy_of(0, tied=True), Counters())
     with pytest.raises(NodeError, match=r"does not start.*900000\.0.* GiB"):
         engine.generate([(1, 2)], 1, Sampling())
     engine.close()
@@ -241,7 +241,7 @@ def test_more_cache_than_there_is_memory_ends_the_start_with_both_figures(monkey
 def test_a_model_that_vllm_does_not_know_is_named():
     config = OpenAIGPTConfig(vocab_size=98, n_embd=32, n_layer=1, n_head=2, n_positions=64)
     policy = Policy(OpenAIGPTLMHeadModel(config), character_tokenizer(), "old")
-    engine = open_streaming_engine(CONFIG, policy, Counters(), threads=1)
+    engine = open_streaming_engine(CONFIG, policy, Counters())
     with pytest.raises(NodeError, match=r"\['OpenAIGPTLMHeadModel'\] .* for now\. Choose"):
         engine.generate([(1, 2)], 1, Sampling())
     engine.close()

@@ -149,7 +149,7 @@ def test_new_weights_are_rounded_anew_and_rounding_never_adds_up():
 def test_an_engine_in_a_process_of_its_own_rounds_too(monkeypatch):
     monkeypatch.setattr(fused_decoder, "share_of_float32", lambda: 0.5)
     policy = random_policy()
-    with closing(open_streaming_engine(INT8, policy, Counters(), 1)) as engine:
+    with closing(open_streaming_engine(INT8, policy, Counters())) as engine:
         groups = engine.generate(PROMPTS, 4, SAMPLING)
     assert 1e-4 < gaps(policy, groups).mean() < 0.1
 

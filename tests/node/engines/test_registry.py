@@ -30,7 +30,7 @@ def test_vllm_that_is_not_here_or_another_version_is_named_at_once(monkeypatch, 
         open_engine(VLLM, random_policy(), Counters())
     monkeypatch.setattr("node.engines.kinds.PACKAGES", ("a-package-that-is-nowhere",))
     with pytest.raises(ConfigError, match=r"engine\.backend: 'vllm'.*not installed.*make vllm"):
-        open_streaming_engine(VLLM, random_policy(), Counters(), 1)
+        open_streaming_engine(VLLM, random_policy(), Counters())
 
 
 @pytest.mark.parametrize(
