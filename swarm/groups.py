@@ -13,7 +13,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from protocol import codec
-from protocol.announcement import task_seed
+from protocol.announcement import heldout_seed, task_seed
 from protocol.codec import CodecLimits, decode, encode
 from protocol.errors import BadSchema
 from protocol.rollout import (
@@ -190,3 +190,8 @@ class TaskRef:
     def shared(cls, author: bytes, env: str, level: int, epoch: int, index: int) -> TaskRef:
         """Derive the task of an author's sample ``index`` in a time slot."""
         return cls(env, level, task_seed(author, epoch, index))
+
+    @classmethod
+    def heldout(cls, env: str, level: int, number: int) -> TaskRef:
+        """Derive the held-out task ``number``, which training never samples."""
+        return cls(env, level, heldout_seed(env, number), Split.HELDOUT)

@@ -15,10 +15,9 @@ from node.policy.policy import Policy
 from node.tasks.curriculum import EnvLevel
 from node.tasks.scorer import Scorer
 from node.trajectories.trajectory import TurnLimits
-from protocol.announcement import heldout_seed
 from swarm.common.counters import Counters
 from swarm.common.util import counted
-from swarm.groups import Split, TaskRef
+from swarm.groups import TaskRef
 from swarm.verification import JudgeRefused
 
 SECONDS = 120.0
@@ -196,11 +195,7 @@ class BaselineEvaluation:
     ) -> list[LevelResult]:
         """Sample and score the tasks, and measure the speed."""
         start = self.clock()
-        refs = [
-            TaskRef(env, level, heldout_seed(env, number), Split.HELDOUT)
-            for env, level in levels
-            for number in numbers
-        ]
+        refs = [TaskRef.heldout(*pair, number) for pair in levels for number in numbers]
         cap = min(cap, self.config.engine.max_new_tokens)
         sampling, limits = Sampling(temperature, cap, seed=0), TurnLimits.of(self.config.engine)
         policy, engine, verifier = self.policy, self.engine, self.verifier

@@ -16,9 +16,8 @@ from node.policy.policy import Policy
 from node.tasks.scorer import Scorer, buildable, nothing_built
 from node.trajectories.player import Player, judged
 from node.trajectories.trajectory import Trajectory, TurnLimits
-from protocol.announcement import heldout_seed
 from swarm.common.counters import Counters
-from swarm.groups import Split, TaskRef
+from swarm.groups import TaskRef
 from swarm.verification import JudgeRefused
 
 log = logging.getLogger(__name__)
@@ -82,8 +81,8 @@ def heldout_tasks(levels: Sequence[tuple[str, int]], count: int) -> tuple[TaskRe
     if len(levels) > count:
         levels = sorted(levels, key=itemgetter(1))[:count]
     return tuple(
-        TaskRef(env, level, heldout_seed(env, number // len(levels)), Split.HELDOUT)
-        for number, (env, level) in ((n, levels[n % len(levels)]) for n in range(count))
+        TaskRef.heldout(*levels[number % len(levels)], number // len(levels))
+        for number in range(count)
     )
 
 

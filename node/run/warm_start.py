@@ -24,7 +24,6 @@ from node.storage.run_folder import RunFolder
 from node.tasks.curriculum import EnvLevel
 from node.tasks.verifier.verifier import Verifier
 from node.trajectories.trajectory import TurnLimits
-from protocol.announcement import heldout_seed
 from swarm.common.counters import Counters
 from swarm.common.util import fsync_path
 from swarm.groups import Split, TaskRef
@@ -139,11 +138,7 @@ class _Run:
     def _look(self) -> Evaluation:
         families = {env: (env, level) for env, level in reversed(self._levels)}
         count = max(TASKS, -(-LEAST_TASKS // len(families)))
-        tasks = [
-            TaskRef(env, level, heldout_seed(env, number), Split.HELDOUT)
-            for env, level in families.values()
-            for number in range(count)
-        ]
+        tasks = [TaskRef.heldout(*pair, n) for pair in families.values() for n in range(count)]
         engine = self._config.engine
         # With the policy itself, for the weights of now.
         transformers = changed(self._config, {"engine.backend": "transformers"})
