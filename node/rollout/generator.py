@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
-from typing import TypeVar
 
 from node.engines.engine import RolloutEngine, Sampling
 from node.errors import NodeError
@@ -15,7 +14,7 @@ from node.evaluation.evaluator import LONGER_CONTEXT
 from node.learner.batches import TrainingGroup
 from node.monitor.record import Stopwatch
 from node.policy.policy import Policy
-from node.rollout.groups import OwnGroup, OwnTask, own_group
+from node.rollout.groups import GroupSource, OwnGroup, OwnTask, own_group
 from node.tasks.curriculum import EnvLevel, TaskSampler
 from node.tasks.scorer import Scorer, buildable, nothing_built
 from node.trajectories.player import Player, judged
@@ -102,13 +101,11 @@ class TaskIndexes:
         return index < self.limit
 
 
-T = TypeVar("T")
-
 MANY_UNBUILT = 8  # Tasks in a row that cannot be built, which show a general problem.
 
 
 @dataclass(eq=False, kw_only=True)
-class Generator:
+class Generator(GroupSource):
     """Source of scored groups from a node's next tasks.
 
     A task's seed follows from the author's key and an index used once, so peers can rebuild it.
@@ -162,13 +159,6 @@ class Generator:
         """Adapt the choice of further tasks to these groups' rewards."""
         for each in groups:
             self.sampler.observe((each.group.env, each.group.level), each.training.rewards)
-
-    def beside(self, work: Callable[[], T]) -> T:
-        """Do ``work``; nothing is generated meanwhile."""
-        return work()
-
-    def close(self) -> None:
-        """Do nothing: nothing is generated between rounds."""
 
     @property
     def levels(self) -> tuple[EnvLevel, ...]:

@@ -140,10 +140,12 @@ class GroupSource(Protocol):
         """Return the latest completions, the newest last; callable in :meth:`beside`."""
 
     def beside(self, work: Callable[[], T]) -> T:
-        """Do ``work``, an update, while any generation continues."""
+        """Do ``work``, an update, while any generation continues; by default none does."""
+        return work()
 
     def close(self) -> None:
-        """End any generation that continues between rounds."""
+        """End any generation that continues between rounds; by default none does."""
+        return
 
 
 REMEMBERED_LENGTHS = 512  # Local completions of a task whose length is kept.
