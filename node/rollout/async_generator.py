@@ -216,7 +216,7 @@ class AsyncRolloutGenerator:
 
     def __post_init__(self) -> None:
         own = self.generator
-        settings = own.verifier, own.limits, own.sampling, self.unfinished
+        settings = own.verifier, own.limits, own.sampling, self.unfinished, own.group_size
         self._writer = GroupWriter(own.policy, own.engine, *settings)
         self._learner = WorkThread("learner")
         self._groups: dict[int, RunningGroup] = {}  # by ticket, until an update takes them
@@ -230,7 +230,9 @@ class AsyncRolloutGenerator:
         ``count`` is for the last update in the window. Raises NodeError: too many unusable tasks.
         """
         self.window.plan(count)
-        self._drop_stale()
+        if stale := self.window.expire():  # after a change of limits
+            self._drop(stale, "stale")
+            self._prompts.drop([self._groups.pop(ticket) for ticket in stale])
         self._writer.resume()
         with watch.time("wait"):
             self._start_groups()
@@ -285,8 +287,7 @@ class AsyncRolloutGenerator:
         for kept in self.unfinished.groups():
             if (kept.task.ref.env, kept.task.ref.level) in self.generator.levels:
                 self.window.resume(kept.ticket, kept.version)
-                turns = kept.completions
-                self._add([RunningGroup(kept.ticket, kept.task, self.generator.group_size, turns)])
+                self._add([kept])
             else:
                 self._drop([kept.ticket], "task_gone")
 
@@ -294,11 +295,6 @@ class AsyncRolloutGenerator:
         self.unfinished.drop(tickets)
         self.generator.counters.add("own_groups_filtered", len(tickets), reason=reason)
         log.warning("dropped %d local groups of an earlier run (%s)", len(tickets), reason)
-
-    def _drop_stale(self) -> None:
-        if stale := self.window.expire():
-            self._drop(stale, "stale")
-            self._prompts.drop([self._groups.pop(ticket) for ticket in stale])
 
     def _add(self, groups: Iterable[RunningGroup]) -> None:
         for group in groups:
@@ -312,8 +308,7 @@ class AsyncRolloutGenerator:
         version = self.window.version
         new = [(self.window.begin(), task) for task in self.generator.next_tasks(count)]
         self.unfinished.begin(new, version)
-        size = self.generator.group_size
-        self._add(RunningGroup(ticket, task, size) for ticket, task in new)
+        self._add(RunningGroup(ticket, task, version) for ticket, task in new)
 
     def _advance(self, seconds: float) -> None:
         """Move each group as far as possible: prompt, completions, scores.

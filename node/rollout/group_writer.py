@@ -39,14 +39,45 @@ class UnfinishedTurn:
     observation: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class UnfinishedGroup:
-    """A group that was started and not taken; ``version`` counts updates before it."""
+@dataclass(slots=True)
+class RunningGroup:
+    """A group that was started and not taken; ``version`` counts updates before it.
+
+    Prompt and completions are empty until they are known. ``kept`` has turns from an earlier run,
+    in which the group size may differ, by completion number.
+    """
 
     ticket: int
     task: OwnTask
     version: int
-    completions: dict[int, tuple[UnfinishedTurn, ...]]
+    kept: dict[int, tuple[UnfinishedTurn, ...]] = field(default_factory=dict)
+    prompt_ids: list[int] = field(default_factory=list)
+    completions: list[OpenTrajectory] = field(default_factory=list)
+    scored: OwnGroup | None = None
+
+    @property
+    def complete(self) -> bool:
+        return bool(self.completions) and all(each.over for each in self.completions)
+
+    def open(self, policy: Policy, size: int, cap: int) -> None:
+        """Create ``size`` completions with their turns so far, of up to ``cap`` tokens each."""
+        task, ids = self.task.ref, self.prompt_ids
+        self.completions = [OpenTrajectory(task, [*ids]) for _ in range(size)]
+        for number, each in enumerate(self.completions):
+            _resume(each, self.kept.get(number, ()), policy, cap)
+
+
+def _resume(each: OpenTrajectory, kept: Sequence[UnfinishedTurn], policy: Policy, cap: int) -> None:
+    for turn in kept:
+        tokens, finish = turn.tokens, turn.finish
+        if finish is None and len(tokens.ids) >= cap:
+            finish = Finish.LENGTH
+        if finish is None:
+            each.begun = tokens
+        else:
+            each.add(Sample(tokens, finish, policy.decode(tokens.ids)))
+        if turn.observation is not None:
+            each.read(turn.observation, policy.encode_observation(turn.observation))
 
 
 class UnfinishedGroups:
@@ -113,19 +144,19 @@ class UnfinishedGroups:
         self.write(cut.values())
         return lost
 
-    def groups(self) -> list[UnfinishedGroup]:
+    def groups(self) -> list[RunningGroup]:
         """Return all groups in the order in which they started."""
         rows = self._journal.read(
             "SELECT ticket, version, env, level, seed, epoch, number FROM begun ORDER BY ticket"
         )
-        kept: dict[int, UnfinishedGroup] = {}
+        groups: dict[int, RunningGroup] = {}
         for ticket, version, env, level, seed, epoch, index in rows:
             task = OwnTask(TaskRef(env, level, seed), epoch, index)
-            kept[ticket] = UnfinishedGroup(ticket, task, version, {})
+            groups[ticket] = RunningGroup(ticket, task, version)
         for place, turn in self._turns():
-            completions = kept[place.ticket].completions
-            completions[place.number] = (*completions.get(place.number, ()), turn)
-        return list(kept.values())
+            kept = groups[place.ticket].kept
+            kept[place.number] = (*kept.get(place.number, ()), turn)
+        return list(groups.values())
 
     def _turns(self) -> list[tuple[TurnPlace, UnfinishedTurn]]:
         rows = self._journal.read(
@@ -166,46 +197,6 @@ def _unpacked(
     return UnfinishedTurn(tokens, None if finish is None else Finish(finish), observation)
 
 
-@dataclass(slots=True)
-class RunningGroup:
-    """State of a group; prompt and completions are empty until they are known.
-
-    ``kept`` has turns from an earlier run, whose ``size`` may differ, by completion number.
-    """
-
-    ticket: int
-    task: OwnTask
-    size: int
-    kept: dict[int, tuple[UnfinishedTurn, ...]] = field(default_factory=dict)
-    prompt_ids: list[int] = field(default_factory=list)
-    completions: list[OpenTrajectory] = field(default_factory=list)
-    scored: OwnGroup | None = None
-
-    @property
-    def complete(self) -> bool:
-        return bool(self.completions) and all(each.over for each in self.completions)
-
-    def open(self, policy: Policy, cap: int) -> None:
-        """Create the completions with their turns so far; ``cap`` limits a turn's tokens."""
-        task, ids = self.task.ref, self.prompt_ids
-        self.completions = [OpenTrajectory(task, [*ids]) for _ in range(self.size)]
-        for number, each in enumerate(self.completions):
-            _resume(each, self.kept.get(number, ()), policy, cap)
-
-
-def _resume(each: OpenTrajectory, kept: Sequence[UnfinishedTurn], policy: Policy, cap: int) -> None:
-    for turn in kept:
-        tokens, finish = turn.tokens, turn.finish
-        if finish is None and len(tokens.ids) >= cap:
-            finish = Finish.LENGTH
-        if finish is None:
-            each.begun = tokens
-        else:
-            each.add(Sample(tokens, finish, policy.decode(tokens.ids)))
-        if turn.observation is not None:
-            each.read(turn.observation, policy.encode_observation(turn.observation))
-
-
 @dataclass(frozen=True, slots=True)
 class _Running:
     """A completion that is not over, by its number in its group.
@@ -242,6 +233,7 @@ class GroupWriter:
     limits: TurnLimits
     sampling: Sampling
     unfinished: UnfinishedGroups
+    group_size: int
 
     def __post_init__(self) -> None:
         self._turn_sampling = replace(self.sampling, max_new_tokens=self.limits.turn_tokens)
@@ -259,7 +251,8 @@ class GroupWriter:
     def add(self, group: RunningGroup) -> None:
         """Start to generate a group whose prompt is known."""
         played = group.task.ref.env in self.scorer.environments
-        group.open(self.policy, self._sampling_of(played=played).max_new_tokens)
+        cap = self._sampling_of(played=played).max_new_tokens
+        group.open(self.policy, self.group_size, cap)
         for number, each in enumerate(group.completions):
             running = self._running[each.key] = _Running(group, number, played)
             if each.played is None or each.played.turns[-1].observation is not None:

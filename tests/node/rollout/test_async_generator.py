@@ -61,7 +61,7 @@ class Deferred(TransformersEngine):
 
 def unfinished(made):
     """What is kept of completions that go on, the oldest groups first."""
-    kept = [turns for g in made.unfinished.groups() for _, turns in sorted(g.completions.items())]
+    kept = [turns for g in made.unfinished.groups() for _, turns in sorted(g.kept.items())]
     return [turn.tokens for turns in kept for turn in turns if turn.finish is None]
 
 

@@ -50,7 +50,7 @@ def test_what_is_written_comes_back_to_the_last_bit(begun, finish):
     unfinished.write([(TurnPlace(1, 3), UnfinishedTurn(begun, finish))])
     kept = unfinished.groups()
     assert [(k.ticket, k.task, k.version) for k in kept] == [(t, TASKS[t], 5) for t in range(3)]
-    assert [k.completions for k in kept] == [{}, {3: (UnfinishedTurn(begun, finish),)}, {}]
+    assert [k.kept for k in kept] == [{}, {3: (UnfinishedTurn(begun, finish),)}, {}]
 
 
 def test_taken_groups_are_used_and_dropped_ones_are_gone(unfinished, journal):
@@ -78,7 +78,7 @@ def test_going_back_to_a_policy_strikes_off_what_later_ones_wrote_and_what_follo
     }
     unfinished.write([(TurnPlace(*place), turn) for place, turn in written.items()])
     assert unfinished.rewind(2, 3) == 5
-    first, second, third = (kept.completions for kept in unfinished.groups())
+    first, second, third = (group.kept for group in unfinished.groups())
     assert first == {0: (written[0, 0],), 1: (cut,)} and second == {0: (UnfinishedTurn(Tokens()),)}
     assert third == {0: (lower, cut), 1: (lower, UnfinishedTurn(Tokens()))}
     assert [kept.version for kept in unfinished.groups()] == [2, 2, 2]
@@ -189,7 +189,7 @@ def test_a_stop_between_two_turns_goes_on_with_the_next_and_spells_nothing_again
     left = {
         (group.task.index, number): kept
         for group in made.unfinished.groups()
-        for number, kept in group.completions.items()
+        for number, kept in group.kept.items()
     }
     assert any(turn.observation is not None for kept in left.values() for turn in kept)
     judge.hold = frozenset()
@@ -210,7 +210,7 @@ def test_a_stop_between_two_turns_goes_on_with_the_next_and_spells_nothing_again
 def test_a_trajectory_that_a_stop_has_taken_its_environment_gives_up_its_group(journal, judge):
     made = playing(journal, judge, "passing")
     made.begun(2).close()
-    begun = [kept for group in made.unfinished.groups() for kept in group.completions.values()]
+    begun = [kept for group in made.unfinished.groups() for kept in group.kept.values()]
     assert any(len(kept) > 1 for kept in begun)
     again = playing(journal, Judge(), "passing")
     written(again.overlapping(2, version=1), 3)
@@ -246,7 +246,7 @@ def test_a_journal_from_before_a_checkpoint_is_cut_at_a_turn(journal, judge):
     source.close()
     unfinished = UnfinishedGroups(journal)
     assert unfinished.rewind(1, 0) > 0
-    for kept in (kept for g in unfinished.groups() for kept in g.completions.values()):
+    for kept in (kept for g in unfinished.groups() for kept in g.kept.values()):
         assert all(version == 0 for turn in kept for version in turn.tokens.versions)
         assert all(turn.observation is not None for turn in kept[:-1])
     again = playing(journal, judge, "echo", "drawing")

@@ -310,7 +310,7 @@ def test_closing_keeps_what_is_begun_for_the_next_run(monkeypatch):
     parts.trainer.close()
     assert parts.calls[-2:] == ["poll", "close"], "halted, looked at once more and let go"
     assert "pause" in parts.calls
-    assert any(group.completions for group in UnfinishedGroups(parts.journal).groups())
+    assert any(group.kept for group in UnfinishedGroups(parts.journal).groups())
 
 
 def test_an_overlapping_run_goes_on_at_the_age_that_it_had(monkeypatch):
