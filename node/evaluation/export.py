@@ -153,8 +153,9 @@ def _summary(training: Training, started: WarmStarted | None) -> str:
 
 def _table(base: str, training: Training, origin: ModelOrigin, started: WarmStarted | None) -> str:
     about = "" if training.exact else "about "
+    local = f"{_code(Path(base).name)}, a local folder that is not part of this model"
     rows = [
-        ("base model", _local(base) if _is_folder(base) else _code(base)),
+        ("base model", local if _is_folder(base) else _code(base)),
         ("rounds", f"{training.rounds:,}"),
         ("completion tokens trained on", f"{about}{training.tokens:,.0f}"),
     ]
@@ -175,10 +176,6 @@ def _table(base: str, training: Training, origin: ModelOrigin, started: WarmStar
         rows.append(("mean reward on held-out tasks", share(origin.heldout)))
     lines = ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)]
     return "\n".join(lines) + "\n"
-
-
-def _local(base: str) -> str:
-    return f"{_code(Path(base).name)}, a local folder that is not part of this model"
 
 
 def _tasks(section: TasksSection, origin: ModelOrigin, base: str) -> str:

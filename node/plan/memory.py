@@ -256,8 +256,7 @@ def gradients(shape: ModelShape, config: Config) -> float:
         return one  # sum over earlier micro-batches
     groups = max(1, config.learner.groups_per_step)
     plain = width(config) == FLOAT and not config.learner.offload
-    together = plain and not config.learner.gradient_checkpointing
-    if (config.policy.lora_rank or plain) and together and groups * one <= GROUPS_TOGETHER:
+    if plain and not config.learner.gradient_checkpointing and groups * one <= GROUPS_TOGETHER:
         return groups * one
     return one
 

@@ -8,6 +8,7 @@ import secrets
 import threading
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import sha256
 
 from transformers import PreTrainedModel
@@ -51,11 +52,7 @@ from swarm.pool import Pool
 log = logging.getLogger(__name__)
 
 MAX_FAILURES_IN_A_ROW = 3
-
-
-def _tell_first(part: str) -> None:
-    """Log a phase of the first round, which may take long and shows no figures before."""
-    log.info("first round: %s", part)
+tell_first = partial(log.info, "first round: %s")  # it may take long, and shows no figures before
 
 
 @dataclass(kw_only=True, eq=False)
@@ -81,7 +78,7 @@ class TrainingLoop:
     schedule: ScheduleSection
     rules: Rules = Rules()  # noqa: RUF009 - frozen
     round: int = 0
-    _watch: Stopwatch = field(default_factory=lambda: Stopwatch(_tell_first), init=False)
+    _watch: Stopwatch = field(default_factory=partial(Stopwatch, tell_first), init=False)
     _unsaved: bool = field(default=False, init=False)  # a checkpoint failed, so it is due again
 
     def run(self, limit: int, stop: threading.Event) -> None:
