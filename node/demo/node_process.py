@@ -54,9 +54,7 @@ class NodeProcess:
     def status(self) -> dict[str, Any] | None:
         """Return the process's latest status, None before the first one."""
         try:
-            status: dict[str, Any] = json.loads(
-                (self.folder / "status.json").read_text(encoding="utf-8")
-            )
+            status: dict[str, Any] = json.loads((self.folder / "status.json").read_bytes())
         except (FileNotFoundError, PermissionError):  # Windows: it is being replaced
             return None
         return status if status["pid"] == self.pid else None
@@ -75,14 +73,13 @@ class NodeProcess:
         remedy = f"Its output is in {self._output.name}."
         raise NodeError(what, self.last_words() or "it printed nothing", remedy)
 
+    def output(self) -> list[str]:
+        """Return the lines that the command has printed."""
+        text = Path(self._output.name).read_text(encoding="utf-8", errors="replace")
+        return text.strip().splitlines()
+
     def last_words(self) -> str:
-        lines = (
-            Path(self._output.name)
-            .read_text(encoding="utf-8", errors="replace")
-            .strip()
-            .splitlines()
-        )
-        return lines[-1] if lines else ""
+        return next(reversed(self.output()), "")
 
     def interrupt(self) -> None:
         """Ask the process once to finish its work and stop."""

@@ -172,11 +172,8 @@ def swarm_of(
             if tries:
                 with console.status("evaluating the model on the tasks, for at most two minutes"):
                     nodes[name].wait_for_address(TRIAL_SECONDS)
-                output = (nodes[name].folder / "output.log").read_text(
-                    encoding="utf-8", errors="replace"
-                )
                 found = ("baseline on", "result", "  ")
-                told = [line for line in output.splitlines() if line.startswith(found)]
+                told = [line for line in nodes[name].output() if line.startswith(found)]
                 console.print("\n".join(told), soft_wrap=True, highlight=False)
         yield address, nodes
     finally:

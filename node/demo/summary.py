@@ -149,7 +149,7 @@ POINTS = 16
 RECENT = 10  # rounds that a figure averages
 AROUND = 12  # terminal lines without a node: how to join and look, the table's head, progress
 HEADINGS = "round", "reward", "peers'\nreward", "held-out", "informa-\ntive", "peer\ngroups"
-LINE_SECONDS = 5.0  # between two lines without a terminal
+LINE_SECONDS = 5.0  # minimum between two lines without a terminal
 
 Records = Mapping[str, Sequence[RoundRecord]]  # latest rounds by node name
 
@@ -164,18 +164,21 @@ class SwarmView:
             TextColumn("rounds"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
         )
         self._task = self._progress.add_task("rounds", total=rounds * nodes or None)
-        self._printed = ""
+        self._printed, self._looked = "", float("-inf")
 
     @contextmanager
     def shown(self) -> Iterator[Callable[[Records], None]]:
-        """Yield a function that shows records: a live table, or a line if it is a new one."""
+        """Yield a function that shows records: a live table, or now and then a new line."""
         if not self._console.is_terminal:
-            yield Paced(self._print_new)
+            yield self._print_new
             return
         with Live(console=self._console, refresh_per_second=4, transient=True) as live:
             yield lambda records: live.update(self.render(records), refresh=True)
 
     def _print_new(self, records: Records) -> None:
+        if time.monotonic() - self._looked < LINE_SECONDS:
+            return
+        self._looked = time.monotonic()
         if (line := self.line(records)) != self._printed:
             self._printed = line
             self._console.print(line, soft_wrap=True)
@@ -225,22 +228,6 @@ class SwarmView:
         ]
 
 
-class Paced:
-    """A rate limiter: one call per :data:`LINE_SECONDS`, the first immediately."""
-
-    def __init__(
-        self, show: Callable[[Records], None], now: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._show = show
-        self._now = now
-        self._shown = float("-inf")
-
-    def __call__(self, records: Records) -> None:
-        if self._now() - self._shown >= LINE_SECONDS:
-            self._shown = self._now()
-            self._show(records)
-
-
 def _last_evaluated(rows: Sequence[RoundRecord]) -> RoundRecord | None:
     return next((record for record in reversed(rows) if record.reward_eval is not None), None)
 
@@ -254,41 +241,33 @@ def _taken(recent: Sequence[RoundRecord]) -> str:
 WINDOW = 9
 
 
-def draw(records: Mapping[str, Sequence[RoundRecord]], path: Path) -> None:
+def draw(records: Records, path: Path) -> None:
     """Draw own reward (smoothed) and held-out reward of every node, by round, as PNG."""
     figure = new_figure(10, 4.2)
     left, right = figure.subplots(1, 2, sharey=True)
-    own, heldout = (
-        {
-            name: [(r.round, value) for r in rows if (value := getattr(r, figure)) is not None]
-            for name, rows in records.items()
-        }
-        for figure in ("reward_own", "reward_eval")
-    )
-    _panel(left, own, f"own rollouts (mean of {WINDOW} rounds)", smooth=True)
-    _panel(right, heldout, "held-out questions", smooth=False)
+    _panel(left, records, "reward_own", f"own rollouts (mean of {WINDOW} rounds)", WINDOW)
+    _panel(right, records, "reward_eval", "held-out questions", 1)
     left.set_ylabel("reward")
     right.legend(frameon=False, fontsize="small")
     figure.savefig(path, dpi=130)
 
 
-def _panel(
-    axes: Any, lines: Mapping[str, list[tuple[int, float]]], title: str, *, smooth: bool
-) -> None:
+def _panel(axes: Any, records: Records, figure: str, title: str, window: int) -> None:
     by_round: dict[int, list[float]] = {}
-    for name, points in lines.items():
+    for name, rows in records.items():
+        points = [(r.round, value) for r in rows if (value := getattr(r, figure)) is not None]
         for each, value in points:
             by_round.setdefault(each, []).append(value)
-        axes.plot(*_xy(points, smooth), linewidth=1, alpha=0.55, label=name)
+        axes.plot(*_xy(points, window), linewidth=1, alpha=0.55, label=name)
     # A round that some nodes have not reached would bias the mean.
-    whole = [(n, sum(v) / len(v)) for n, v in sorted(by_round.items()) if len(v) == len(lines)]
-    axes.plot(*_xy(whole, smooth), color="black", linewidth=2.2, label="mean")
+    whole = [(n, sum(v) / len(v)) for n, v in sorted(by_round.items()) if len(v) == len(records)]
+    axes.plot(*_xy(whole, window), color="black", linewidth=2.2, label="mean")
     axes.set_title(title)
     axes.set_xlabel("round")
     axes.grid(alpha=0.25)
     axes.set_ylim(bottom=0)
 
 
-def _xy(points: list[tuple[int, float]], smooth: bool) -> tuple[Any, Any]:
-    curve = Curve.of(points).smoothed(WINDOW if smooth else 1)
+def _xy(points: list[tuple[int, float]], window: int) -> tuple[Any, Any]:
+    curve = Curve.of(points).smoothed(window)
     return curve.rounds, curve.values

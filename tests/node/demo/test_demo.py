@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -13,7 +14,7 @@ from node.demo import run as run_module
 from node.demo import summary as module
 from node.demo.node_process import NodeProcess, RecordTail
 from node.demo.run import DemoSettings, node_overrides, opening
-from node.demo.summary import LINE_SECONDS, Paced, SwarmView, draw
+from node.demo.summary import LINE_SECONDS, SwarmView, draw
 from node.errors import ConfigError
 from node.monitor.record import RoundRecord, Terminal
 from node.plan import machine
@@ -162,13 +163,15 @@ def test_a_line_tells_of_all_nodes_and_before_the_first_round_that_they_start():
     assert SwarmView(150, 2, terminal()).line({"a": [], "b": []}) == "starting | 0 of 2 running"
 
 
-def test_without_a_terminal_there_is_a_line_now_and_then():
-    shown, now = [], [0.0]
-    show = Paced(shown.extend, lambda: now[0])
-    for name, seconds in (("a", 0.0), ("b", 1.0), ("c", LINE_SECONDS), ("d", LINE_SECONDS + 1.0)):
-        now[0] = 100.0 + seconds
-        show({name: []})
-    assert shown == ["a", "c"]
+def test_without_a_terminal_there_is_a_line_now_and_then(monkeypatch):
+    console, now = Console(file=io.StringIO(), width=80), [0.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    with SwarmView(0, 2, console).shown() as show:
+        for count, seconds in enumerate((0.0, 1.0, LINE_SECONDS, LINE_SECONDS + 1.0), 1):
+            now[0] = 100.0 + seconds
+            show({str(number): [] for number in range(count)})
+    lines = console.file.getvalue().splitlines()
+    assert lines == [f"starting | 0 of {count} running" for count in (1, 3)]
 
 
 def test_a_pipe_gets_lines_and_a_terminal_a_table():
