@@ -6,8 +6,8 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import import_module
 from importlib.metadata import EntryPoint, distributions
+from pkgutil import resolve_name
 from typing import Any, ClassVar
 
 from pydantic import ValidationError
@@ -47,14 +47,14 @@ class Registry:
     def load(self, name: str) -> Any:
         """Import and return a plugin's class; raise ConfigError if it is not a ``base``."""
         if self.check(name) in self.own:
-            return _named(self.own[name])
+            return resolve_name(self.own[name])
         entry = self._installed()[name]
         try:
             found = entry.load()
         except Exception as error:  # a package's code may raise anything while it is imported
             remedy = f"{entry.value} cannot be imported ({error}): repair its package."
             raise ConfigError(self.key, name, remedy) from error
-        if not (isinstance(found, type) and issubclass(found, _named(self.base))):
+        if not (isinstance(found, type) and issubclass(found, resolve_name(self.base))):
             remedy = f"{entry.value} must be a class that extends {self.base.replace(':', '.')}."
             raise ConfigError(self.key, name, remedy)
         return found
@@ -84,11 +84,6 @@ class Registry:
     def _installed(self) -> dict[str, EntryPoint]:
         entries = _entry_points(tuple(sys.path))
         return {entry.name: entry for entry in entries if entry.group == self.group}
-
-
-def _named(path: str) -> Any:
-    module, name = path.split(":")
-    return getattr(import_module(module), name)
 
 
 @lru_cache(maxsize=1)
