@@ -62,6 +62,9 @@ class UniformCurriculum(Curriculum):
         return rng.choice([level for level in levels if level[0] == env])
 
 
+EVENLY = UniformCurriculum(group_size=0)
+
+
 def served_levels(task_set: Sequence[EnvSpec], served: Collection[str]) -> tuple[EnvLevel, ...]:
     """Return all levels of the envs in ``served``, in task set order."""
     specs = [spec for spec in task_set if spec.name in served]
@@ -117,7 +120,7 @@ class TaskSampler:
                 raise ConfigError(f"tasks.weights.{name}", weight, "Use a number of at least 0.")
         self._weights = {name: weights.get(name, 0.0) if weights else 1.0 for name in names}
         self._rng = rng
-        self._curriculum = curriculum or UniformCurriculum(group_size=0)
+        self._curriculum = curriculum or EVENLY
         self.levels = tuple(pair for pair in levels if self._weights[pair[0]] > 0.0)
         if not self.levels:
             raise ConfigError("tasks.weights", dict(weights), "Give a family a weight above 0.")
@@ -200,9 +203,11 @@ class Thompson(Curriculum):
     p)^G``, with ``p`` sampled from :class:`Beliefs`.
     """
 
+    kept: ClassVar[float] = KEPT
+
     def __init__(self, group_size: int, options: Any = None) -> None:
         super().__init__(group_size, options)
-        self._beliefs = Beliefs()
+        self._beliefs = Beliefs(self.kept)
 
     def next(
         self, levels: Sequence[EnvLevel], weights: Mapping[str, float], rng: random.Random
@@ -241,19 +246,14 @@ class Skill(Thompson):
     """
 
     EVEN = 0.1
-    KEPT = 0.9  # Most levels of a graded set are out of reach, and stay so for long.
-
-    def __init__(self, group_size: int, options: Any = None) -> None:
-        super().__init__(group_size, options)
-        self._beliefs = Beliefs(self.KEPT)
-        self._even = UniformCurriculum(group_size)
+    kept = 0.9  # Most levels of a graded set are out of reach, and stay so for long.
 
     def next(
         self, levels: Sequence[EnvLevel], weights: Mapping[str, float], rng: random.Random
     ) -> EnvLevel:
         self._beliefs.tick()
         if rng.random() < self.EVEN:
-            return self._even.next(levels, weights, rng)
+            return EVENLY.next(levels, weights, rng)
         worth: dict[str, dict[EnvLevel, float]] = {}
         for env, group in groupby(sorted(levels), key=itemgetter(0)):
             rate, worth[env] = 1.0, {}
@@ -275,5 +275,5 @@ class AutoCurriculum(Skill):
         self, levels: Sequence[EnvLevel], weights: Mapping[str, float], rng: random.Random
     ) -> EnvLevel:
         if max(Counter(env for env, _ in levels).values()) < self.GRADED:
-            return self._even.next(levels, weights, rng)
+            return EVENLY.next(levels, weights, rng)
         return super().next(levels, weights, rng)

@@ -142,10 +142,6 @@ class TaskSource:
         return self.questions.levels
 
     @property
-    def evaluates_text(self) -> bool:
-        return self.questions.evaluates_text
-
-    @property
     def environment(self) -> Environments | None:
         """Environment that plays its tasks; None for single-turn tasks."""
         return self.questions if isinstance(self.questions, Environments) else None

@@ -203,14 +203,6 @@ def _questions(spec: EnvSpec, file: str | Path | None) -> Questions:
     return plugins.open_plugin(spec, levels)
 
 
-def import_libraries(sources: Collection[str]) -> None:
-    """Import the libraries that :func:`open_envs` imports for these kinds of sources."""
-    if "reasoning-gym" in sources:
-        from node.tasks.sources.reasoning_gym import import_library
-
-        import_library()
-
-
 def in_file(spec: EnvSpec) -> bool:
     """Return whether an env is defined by a file that each node must have."""
     of_file = spec.source == ENVIRONMENT and _DIGEST.fullmatch(spec.version) is not None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import signal
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from node.tasks.sandbox import namespaces
-from node.tasks.sandbox.namespaces import libc
+from node.tasks.sandbox.namespaces import NO_NEW_PRIVS, PDEATHSIG, libc
 
 _OPEN_FILES = 64
 OUT_OF_MEMORY = 70  # exit status of a worker
@@ -96,7 +95,7 @@ _PROT_WRITE, _MAP_SHARED = 2, 1
 _IOCTLS = (0x5401, 0x5421, 0x5450, 0x5451)  # TCGETS FIONBIO FIONCLEX FIOCLEX
 _FCNTLS = (0, 1, 2, 3, 4, 1030)  # F_DUPFD F_GETFD F_SETFD F_GETFL F_SETFL F_DUPFD_CLOEXEC
 
-_PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _MODE_FILTER = 1, 22, 38, 2
+_PR_SET_SECCOMP, _MODE_FILTER = 22, 2
 
 
 class _Program(ctypes.Structure):
@@ -121,13 +120,8 @@ def seccomp_programs(*, network: bool = False) -> dict[str, bytes]:
 def load_seccomp(program: bytes) -> None:
     """Bind this process and its children to a seccomp program, or raise ``OSError``."""
     filled = _Program(len(program) // 8, program)
-    libc("prctl", _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    libc("prctl", NO_NEW_PRIVS, 1, 0, 0, 0)
     libc("prctl", _PR_SET_SECCOMP, _MODE_FILTER, ctypes.byref(filled), 0, 0)
-
-
-def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends."""
-    libc("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _program(*, fork: bool, limits: bool, network: bool) -> bytes:
@@ -151,7 +145,7 @@ def _program(*, fork: bool, limits: bool, network: bool) -> bytes:
     unchanged = () if limits else (pyseccomp.Arg(2, equal, 0),)
     _allow(pyseccomp, rules, "prlimit64", pyseccomp.Arg(0, equal, 0), *unchanged)
     if fork:
-        for option in (_PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS):
+        for option in (PDEATHSIG, _PR_SET_SECCOMP, NO_NEW_PRIVS):
             _allow(pyseccomp, rules, "prctl", pyseccomp.Arg(0, equal, option))
     # Filters cannot read clone3's flags. ENOSYS makes the C library fall back to clone.
     rules.add_rule(pyseccomp.ERRNO(38), "clone3")

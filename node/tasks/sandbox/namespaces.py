@@ -19,7 +19,7 @@ DIED_OF = 128  # Exit status is this plus the signal number, as in shells and bu
 _USER, _PID, _MOUNT, _IPC, _UTS, _NETWORK = 1 << 28, 1 << 29, 1 << 17, 1 << 27, 1 << 26, 1 << 30
 _NOSUID, _BIND, _REC, _PRIVATE = 2, 1 << 12, 1 << 14, 1 << 18
 _DETACH = 2
-_PDEATHSIG = 1
+PDEATHSIG, NO_NEW_PRIVS = 1, 38  # options of prctl(2)
 _HERE, _RECURSIVE, _READ_ONLY = -100, 0x8000, 1 | 2
 _MOUNT_SETATTR = 442
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
@@ -35,7 +35,7 @@ def enter(readable: Sequence[str], *, network: bool) -> None:
     machine does not allow it.
     """
     user, group = os.getuid(), os.getgid()
-    libc("prctl", _PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    die_with_parent()
     libc("unshare", _USER | _PID | _MOUNT | _IPC | _UTS | (0 if network else _NETWORK))
     Path("/proc/self/setgroups").write_text("deny", encoding="ascii")
     Path("/proc/self/uid_map").write_text(f"{user} {user} 1", encoding="ascii")
@@ -46,7 +46,7 @@ def enter(readable: Sequence[str], *, network: bool) -> None:
             os.closerange(0, os.sysconf("SC_OPEN_MAX"))
             status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
             os._exit(status if status >= 0 else DIED_OF - status)
-        libc("prctl", _PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        die_with_parent()
     header, nothing = (ctypes.c_uint32 * 2)(_CAPABILITIES, 0), (ctypes.c_uint32 * 6)()
     libc("capset", header, nothing)
 
@@ -72,7 +72,7 @@ def _change_root(readable: Sequence[str]) -> None:
 
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
-_VERSION, _PATH_BENEATH, _NO_NEW_PRIVS = 1, 1, 38
+_VERSION, _PATH_BENEATH = 1, 1
 
 _EXECUTE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 2, 1 << 3
 _KNOWN = (0, 13, 14, 15, 15, 16, 16)  # Number of file access rights per ABI version.
@@ -109,7 +109,7 @@ def restrict(readable: Sequence[str], listed: Sequence[str], *, network: bool) -
             _allow_path(ruleset, path, _EXECUTE | _READ_FILE | _READ_DIR)
         for path in filter(os.path.isdir, listed):
             _allow_path(ruleset, path, _READ_DIR)
-        libc("prctl", _NO_NEW_PRIVS, 1, 0, 0, 0)
+        libc("prctl", NO_NEW_PRIVS, 1, 0, 0, 0)
         libc("syscall", _RESTRICT, ruleset, 0)
     finally:
         os.close(ruleset)
@@ -123,6 +123,11 @@ def _allow_path(ruleset: int, path: str, rights: int) -> None:
         libc("syscall", _ADD, ruleset, _PATH_BENEATH, ctypes.byref(rule), 0)
     finally:
         os.close(parent)
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its parent ends."""
+    libc("prctl", PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def libc(name: str, *arguments: object) -> int:

@@ -24,8 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO
 
-from node.tasks.sandbox.confine import die_with_parent
-from node.tasks.task_set import import_libraries
+from node.tasks.sandbox.namespaces import die_with_parent
 from swarm.common.child_process import Channel, ChannelError, socket_at_stdin, spawn
 
 MODULE = "node.tasks.verifier.fork_server"
@@ -157,7 +156,8 @@ def main() -> None:
     os.dup2(0, 2)  # The node does not read it: a full pipe would stop this process.
     # What fails here fails again in each copy, which reports it.
     with suppress(Exception):
-        import_libraries(sources)
+        if "reasoning-gym" in sources:
+            importlib.import_module("node.tasks.sources.reasoning_gym").import_library()
         importlib.import_module(module)
     gc.freeze()  # Collections in a copy write to no shared page.
     if _serve(server):

@@ -185,10 +185,9 @@ def _played(verifier: Verifier, spec: EnvSpec) -> list[_Episode]:
     found: list[_Episode] = []
     for level in range(len(spec.levels)):
         tasks = _tasks(spec, level)
-        prompts = _prompts(verifier, tasks)
         episodes = [
             _Episode(task, prompt, random.Random(task.seed))
-            for task, prompt in zip(tasks, prompts, strict=True)
+            for task, (prompt, _) in zip(tasks, _examples(verifier, tasks), strict=True)
         ]
         numbered = dict(enumerate(episodes, len(found)))
         while left := {key: each for key, each in numbered.items() if each.reward is None}:
@@ -210,7 +209,7 @@ def _play_turn(verifier: Verifier, episodes: Mapping[int, _Episode]) -> None:
 
 def _replay(verifier: Verifier, episode: _Episode) -> None:
     """Replay an episode as a peer does; raise ``TaskSetError`` if it differs."""
-    (prompt,) = _prompts(verifier, [episode.task])
+    ((prompt, _),) = _examples(verifier, [episode.task])
     if prompt != episode.prompt:
         raise _otherwise(episode.task, f"it begins with {differing(prompt, episode.prompt)}")
     try:
@@ -220,10 +219,6 @@ def _replay(verifier: Verifier, episode: _Episode) -> None:
         raise _otherwise(episode.task, str(refused)) from refused
     if reward != episode.reward:
         raise _otherwise(episode.task, f"its reward is {reward}, not {episode.reward}")
-
-
-def _prompts(verifier: Verifier, tasks: Sequence[TaskRef]) -> list[str]:
-    return [prompt for prompt, _ in _examples(verifier, tasks)]
 
 
 def _examples(verifier: Verifier, tasks: Sequence[TaskRef]) -> list[tuple[str, str | None]]:

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from node.tasks.sandbox.confine import die_with_parent, load_seccomp
+from node.tasks.sandbox.confine import load_seccomp
+from node.tasks.sandbox.namespaces import die_with_parent
 from node.tasks.scorer import MOST_FAULT, GroupRewards, score
 from node.tasks.task import ScoringError, Task, TaskSource
 

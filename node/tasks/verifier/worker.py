@@ -370,7 +370,7 @@ class _TaskServer:
         try:
             task = self._build(coordinates)
             source, seconds = self.sources[task.ref.env], self.cpu_seconds
-            if source.evaluates_text:
+            if source.questions.evaluates_text:
                 limits = CopyLimits(self.once, seconds, self.text_seconds)
                 scores = score_apart(source, task, texts, limits)
             else:

@@ -92,7 +92,7 @@ def test_prompts_and_answers_are_short_enough_for_a_quick_round(name):
 
 
 def test_a_right_answer_is_rewarded_and_no_answer_is_evaluated(sources, tasks):
-    assert not any(source.evaluates_text for source in sources.values())
+    assert not any(source.questions.evaluates_text for source in sources.values())
     for task in tasks:
         assert sources[task.ref.env].score(task, str(task.entry["answer"])) == 1.0
 

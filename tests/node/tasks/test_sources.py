@@ -42,7 +42,7 @@ def spec(path: Path, *matches: str) -> EnvSpec:
 def test_every_line_is_a_task_and_training_and_evaluation_share_none(file):
     source = open_envs([spec(file, "exact")], Allowed({"halves": file}))[0]["halves"]
     assert {source.build(0, seed).prompt for seed in range(400)} <= {q for q, _ in PAIRS}
-    assert not source.evaluates_text
+    assert not source.questions.evaluates_text
     train, held_out = ({source.build(0, s, split).prompt for s in range(400)} for split in Split)
     assert train and held_out and not train & held_out
 
