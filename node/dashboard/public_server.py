@@ -24,6 +24,7 @@ from node.dashboard.app import STATIC as DASHBOARD
 from node.dashboard.rounds import failure, plain
 from node.dashboard.server import BoundedConnection, Serving
 from node.errors import NodeError
+from node.monitor.record import rounded
 from node.storage.atomic_files import replacing, write_atomic, write_error, writing
 from node.storage.run_folder import PROFILE_KEYS, RunFolder
 from protocol.identity import peer_id_of
@@ -38,7 +39,6 @@ log = logging.getLogger(__name__)
 NOW = ("nodes", "bootstrap", "estimated", "connected", "groups_offered", "relayed", "direct")
 TOTAL = ("authors", "offered", "checked", "verified", "refused")
 LISTED = 500  # maximum authors on the page
-DIGITS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,8 @@ def documents(census: Census, seen: Observed) -> dict[str, Any]:
     buckets, authors = census.state.buckets, census.state.authors
     order = sorted(authors, key=lambda key: (-authors[key].verified, -authors[key].last, key))
     found = columns(buckets)
-    found["nodes"] = [_round(nodes) for nodes in found["nodes"]]
-    learned = {env: list(map(_round, means)) for env, means in rewards(buckets).items()}
+    found["nodes"] = [rounded(nodes) for nodes in found["nodes"]]
+    learned = {env: list(map(rounded, means)) for env, means in rewards(buckets).items()}
     return {
         "swarm": _swarm(census, seen),
         "history": {**found, "rewards": learned},
@@ -107,7 +107,7 @@ def _swarm(census: Census, seen: Observed) -> dict[str, Any]:
         "versions": _counted("version", [each.version for each in profiles]),
         "rewards": [
             _picked(found, "env", "level", "groups")
-            | {"reward": _round(found.reward), "low": _round(found.low), "high": _round(found.high)}
+            | {name: rounded(getattr(found, name)) for name in ("reward", "low", "high")}
             for found in census.state.lately.estimates()
         ],
     }
@@ -129,16 +129,12 @@ def _author(key: str, author: Author) -> dict[str, Any]:
         **_picked(author, "first", "last", "policy_step"),
         "bootstrap": not author.offered and not author.policy_step,
         **_picked(author, "link", "offered", "checked", "verified", "refused"),
-        "rewards": {env: _round(mean.value) for env, mean in sorted(author.rewards.items())},
+        "rewards": {env: rounded(mean.value) for env, mean in sorted(author.rewards.items())},
         "days": [
-            [day.start, day.offered, day.rewards.groups, _round(day.rewards.value)]
+            [day.start, day.offered, day.rewards.groups, rounded(day.rewards.value)]
             for day in author.days
         ],
     }
-
-
-def _round(value: float | None) -> float | None:
-    return None if value is None else round(value, DIGITS)
 
 
 STATIC = Path(__file__).parent / "public_static"

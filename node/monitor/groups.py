@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import math
 import os
 import threading
 import time
@@ -21,7 +20,7 @@ from rich.text import Text
 
 from node.errors import NodeError
 from node.monitor.output import printable, printable_lines
-from node.monitor.record import RoundRecord, share
+from node.monitor.record import RoundRecord, rounded, share
 from node.storage.atomic_files import replacing, write_atomic, writing
 from node.threads import WorkThread
 from protocol.rollout import Segment, Writer
@@ -186,17 +185,17 @@ class ShownCompletion:
 
     def to_dict(self, longest: int, *, tokens: bool) -> dict[str, Any]:
         """Convert to plain values for JSON; texts have at most ``longest`` characters."""
-        shown = tokens and len(self.tokens.text) <= MOST_TOKENS
+        shown = self.tokens if tokens and len(self.tokens.text) <= MOST_TOKENS else ShownTokens()
         return {
             "text": shortened(self.text, longest),
-            "reward": _figure(self.reward),
-            "advantage": _figure(self.advantage),
+            "reward": rounded(self.reward),
+            "advantage": rounded(self.advantage),
             "finish": "length" if self.cut else "stop",
             "tokens": {
-                "text": list(self.tokens.text) if shown else [],
-                "logprob": [_figure(each) for each in self.tokens.logprob] if shown else [],
-                "version": list(self.tokens.version) if shown else [],
-                "entropy": [_figure(each) for each in self.tokens.entropy] if shown else [],
+                "text": list(shown.text),
+                "logprob": list(map(rounded, shown.logprob)),
+                "version": list(shown.version),
+                "entropy": list(map(rounded, shown.entropy)),
             },
         }
 
@@ -242,11 +241,6 @@ class ShownGroup:
             "completions": [each.to_dict(longest, tokens=tokens) for each in shown],
         }
         return json.dumps(values, allow_nan=False, separators=(",", ":")).encode() + b"\n"
-
-
-def _figure(value: float | None) -> float | None:
-    """Round to four decimals; None for NaN and infinity, which JSON lacks."""
-    return round(value, 4) if value is not None and math.isfinite(value) else None
 
 
 MAX_FILE_BYTES = 4 << 20

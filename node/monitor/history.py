@@ -184,38 +184,33 @@ def thinned(lines: Sequence[Line | None], most: int) -> list[int]:
     always stay; repeated rounds and lines that are not records (None) do not. Repeated thinning
     removes nothing that thinning once would keep for longer.
     """
-    records: list[_Indexed] = []
-    for position, line in enumerate(lines):
+    records: list[tuple[int, Line]] = []
+    for place, line in enumerate(lines):
         if line is None:
             continue
-        while records and records[-1].line.round >= line.round:  # the later line counts
+        while records and records[-1][1].round >= line.round:  # the later line counts
             records.pop()
-        records.append(_Indexed(position, line))
+        records.append((place, line))
     if not records:
         return []
     kept = records
-    recent = records[-1].line.round - records[0].line.round + 1
-    while recent > 1 and sum(each.line.size for each in kept) > most:
+    recent = records[-1][1].round - records[0][1].round + 1
+    while recent > 1 and sum(line.size for _, line in kept) > most:
         recent //= 2
         kept = _sample(records, recent)
-    return [each.position for each in kept]
+    return [place for place, _ in kept]
 
 
-class _Indexed(NamedTuple):
-    position: int
-    line: Line
-
-
-def _sample(records: Sequence[_Indexed], recent: int) -> list[_Indexed]:
+def _sample(records: Sequence[tuple[int, Line]], recent: int) -> list[tuple[int, Line]]:
     """Choose one line per stretch of rounds; the length doubles when the age doubles."""
-    newest = records[-1].line.round
-    stretches: dict[tuple[int, int], _Indexed] = {}
-    for each in records:
-        level = ((newest - each.line.round) // recent).bit_length()
-        stretch = level, each.line.round >> level
-        chosen = stretches.setdefault(stretch, each)
-        if each.line.evaluated and not chosen.line.evaluated:
-            stretches[stretch] = each
+    newest = records[-1][1].round
+    stretches: dict[tuple[int, int], tuple[int, Line]] = {}
+    for place, line in records:
+        level = ((newest - line.round) // recent).bit_length()
+        stretch = level, line.round >> level
+        _, chosen = stretches.setdefault(stretch, (place, line))
+        if line.evaluated and not chosen.evaluated:
+            stretches[stretch] = place, line
     return list(stretches.values())
 
 
@@ -237,7 +232,11 @@ def run_table(runs: Mapping[str, Sequence[RoundRecord]], window: int, console: C
     room = max(console.width - FIGURES - names, NARROWEST)
     rounds = np.linspace(begin, end, min(room, WIDEST, end - begin + 1))
     window = max(window, round((rounds[-1] - rounds[0]) / len(rounds)))
-    table = _empty_table(f"rounds {rounds[0]:.0f} to {rounds[-1]:.0f}", with_names=bool(names))
+    columns = [Column("", no_wrap=True)]
+    columns += [Column("run", overflow="fold", max_width=LONGEST_NAME)] if names else []
+    columns += [Column(f"rounds {rounds[0]:.0f} to {rounds[-1]:.0f}", no_wrap=True)]
+    columns += figure_columns("first", "last", "highest")
+    table = Table(*columns, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for measure in MEASURES:
         measured = {name: Curve.measured(measure, history) for name, history in runs.items()}
         curves = {name: curve.smoothed(window) for name, curve in measured.items()}
@@ -251,13 +250,6 @@ def run_table(runs: Mapping[str, Sequence[RoundRecord]], window: int, console: C
         if names:
             table.add_section()
     return table
-
-
-def _empty_table(title: str, *, with_names: bool) -> Table:
-    names = [Column("run", overflow="fold", max_width=LONGEST_NAME)] if with_names else []
-    bars = Column(title, no_wrap=True)
-    columns = [Column("", no_wrap=True), *names, bars, *figure_columns("first", "last", "highest")]
-    return Table(*columns, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
 
 
 def _figures(measure: Measure, curve: Curve) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -193,6 +194,11 @@ NONE = "–"
 def mean(values: Sequence[float]) -> float | None:
     """Return the arithmetic mean, None without values."""
     return sum(values) / len(values) if values else None
+
+
+def rounded(value: float | None) -> float | None:
+    """Round to four decimals; None for NaN and infinity, which JSON lacks."""
+    return round(value, 4) if value is not None and math.isfinite(value) else None
 
 
 def share(value: float | None) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -138,7 +138,7 @@ def split_totals(counters: Counters) -> tuple[dict[str, int], dict[str, float]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(Collector):
     """A node's figures: gauges, refused groups by reason and other totals by name."""
 
     gauges: Mapping[str, float]
@@ -163,6 +163,20 @@ class Figures:
         }
         return cls(gauges, *split_totals(counters))
 
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics of :func:`exposition`."""
+        for name, value in self.gauges.items():
+            yield GaugeMetricFamily(PREFIX + name, name.replace("_", " "), value)
+        totals = (
+            ("refused", "refused groups by reason", "reason", self.refused),
+            ("events", "totals by name", "event", self.events),
+        )
+        for name, about, label, counts in totals:
+            family = CounterMetricFamily(PREFIX + name, about, labels=[label])
+            for each, count in counts.items():
+                family.add_metric([each], count)
+            yield family
+
 
 def exposition(figures: Figures | None) -> tuple[bytes, str]:
     """Return a node's figures in the Prometheus text format, and its content type.
@@ -170,31 +184,7 @@ def exposition(figures: Figures | None) -> tuple[bytes, str]:
     Every figure is a gauge ``swarm_node_<name>``. Refusals and other totals are the counters
     ``swarm_node_refused_total{reason}`` and ``swarm_node_events_total{event}``.
     """
-    registry = CollectorRegistry()
-    registry.register(NodeMetrics(figures))
-    return generate_latest(registry), CONTENT_TYPE_LATEST
-
-
-class NodeMetrics(Collector):
-    """The metrics of one node; none for None."""
-
-    def __init__(self, figures: Figures | None) -> None:
-        self._figures = figures
-
-    def collect(self) -> Iterator[Metric]:
-        if (figures := self._figures) is None:
-            return
-        for name, value in figures.gauges.items():
-            yield GaugeMetricFamily(PREFIX + name, name.replace("_", " "), value)
-        totals = (
-            ("refused", "refused groups by reason", "reason", figures.refused),
-            ("events", "totals by name", "event", figures.events),
-        )
-        for name, about, label, counts in totals:
-            family = CounterMetricFamily(PREFIX + name, about, labels=[label])
-            for each, count in counts.items():
-                family.add_metric([each], count)
-            yield family
+    return generate_latest(figures) if figures else b"", CONTENT_TYPE_LATEST
 
 
 def open_sinks(
