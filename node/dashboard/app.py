@@ -228,9 +228,9 @@ class EventStream(StreamingResponse):
 
 
 class Routes:
-    """The handlers of the dashboard's paths; questions require ``asking``."""
+    """The handlers of the dashboard's paths."""
 
-    def __init__(self, run: RunView, feed: Feed, asking: Asking | None) -> None:
+    def __init__(self, run: RunView, feed: Feed, asking: Asking) -> None:
         self._run = run
         self._feed = feed
         self._asking = asking
@@ -255,16 +255,13 @@ class Routes:
             Route("/", self._page),
             *(Route(f"/api/v1/{name}", self._json(view)) for name, view in views.items()),
             Route("/api/v1/events", self._events),
-            *([Route("/api/v1/ask", self._ask)] if self._asking else []),
+            Route("/api/v1/ask", self._ask),
             Route("/metrics", self._metrics),
-            *([Mount("/static", StaticFiles(directory=STATIC))] if STATIC.is_dir() else []),
+            Mount("/static", StaticFiles(directory=STATIC)),
         ]
 
     async def _page(self, request: Request) -> Response:
-        page = STATIC / "index.html"
-        if not page.is_file():
-            return failure("the page is not installed; the JSON behind it is at /api/v1/", 404)
-        return FileResponse(page, media_type="text/html; charset=utf-8")
+        return FileResponse(STATIC / "index.html", media_type="text/html; charset=utf-8")
 
     def _json(self, view: Callable[[Request], Mapping[str, Any]]) -> Callable[[Request], Any]:
         async def answer(request: Request) -> Response:
@@ -296,7 +293,6 @@ class Routes:
         return EventStream(first, events)
 
     async def _ask(self, request: Request) -> Response:
-        assert self._asking
         query = request.query_params
         try:
             self._asking.check_own_page(request.headers)
@@ -319,7 +315,7 @@ class Routes:
         return Response(body, headers={"content-type": kind})
 
 
-def application(run: RunView, feed: Feed, asking: Asking | None = None) -> Starlette:
+def application(run: RunView, feed: Feed, asking: Asking) -> Starlette:
     # The system's media types for these endings may be wrong.
     mimetypes.add_type("text/javascript", ".js")
     mimetypes.add_type("text/css", ".css")
@@ -352,9 +348,8 @@ def _wanted(request: Request) -> Wanted:
     )
 
 
-async def _missing(request: Request, error: Exception) -> Response:
-    status = error.status_code if isinstance(error, HTTPException) else 500
-    return failure("not found", status)
+async def _missing(request: Request, error: HTTPException) -> Response:
+    return failure("not found", error.status_code)
 
 
 async def _failed(request: Request, error: Exception) -> Response:

@@ -208,7 +208,7 @@ def authors(
 def _gains(rounds: Rounds, names: Sequence[str]) -> dict[str, dict[str, float]]:
     numbers, weights, useful = rounds.column("round"), rounds.weights(), rounds.named["useful"]
     places, which = useful.rows(numbers)
-    asked = {name: useful.names.index(name) for name in names if name in useful.names}
+    asked = {name: useful.numbers[name] for name in names if name in useful.numbers}
     learned = Learned(
         heldout=rounds.column("reward_eval"),
         own=rounds.column("groups_own") * rounds.column("informative_own") * weights,

@@ -21,11 +21,10 @@ from swarm.common.util import plain_json
 
 
 class Entries:
-    """A sparse table of values by round and name (``names``, in order added)."""
+    """A sparse table of values by round and name; ``numbers`` has the index of each name."""
 
     def __init__(self) -> None:
-        self.names: list[str] = []
-        self._numbers: dict[str, int] = {}
+        self.numbers: dict[str, int] = {}
         self._rounds: array[float] = array("d")
         self._which: array[int] = array("i")
         self._values: array[float] = array("d")
@@ -33,11 +32,8 @@ class Entries:
     def add(self, number: int, values: Mapping[str, float]) -> None:
         """Append the values of the latest round."""
         for name, value in values.items():
-            if name not in self._numbers:
-                self._numbers[name] = len(self.names)
-                self.names.append(name)
             self._rounds.append(number)
-            self._which.append(self._numbers[name])
+            self._which.append(self.numbers.setdefault(name, len(self.numbers)))
             self._values.append(float(value))
 
     def drop(self, number: int) -> None:
@@ -47,7 +43,7 @@ class Entries:
                 column.pop()
 
     def rows(self, rounds: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Return each entry's index in ``rounds`` (ascending) and in :attr:`names`."""
+        """Return each entry's index in ``rounds`` (ascending) and in :attr:`numbers`."""
         places = np.searchsorted(rounds, np.array(self._rounds, np.float64))
         return places, np.array(self._which, np.intp)
 
@@ -58,15 +54,15 @@ class Entries:
     def totals(self, rounds: NDArray[np.float64], weights: NDArray[np.float64]) -> dict[str, float]:
         """Return the weighted sum over these rounds by name."""
         places, which = self.rows(rounds)
-        summed = np.bincount(which, self.values * weights[places], minlength=len(self.names))
-        return dict(zip(self.names, summed.tolist(), strict=True))
+        summed = np.bincount(which, self.values * weights[places], minlength=len(self.numbers))
+        return dict(zip(self.numbers, summed.tolist(), strict=True))
 
     def column(self, name: str, rounds: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return one name's values in these rounds; NaN where missing."""
         found = np.full(len(rounds), np.nan)
-        if name in self._numbers:
+        if name in self.numbers:
             places, which = self.rows(rounds)
-            ours = which == self._numbers[name]
+            ours = which == self.numbers[name]
             found[places[ours]] = self.values[ours]
         return found
 
@@ -287,7 +283,7 @@ def levels(rounds: Rounds, since: int, points: int) -> dict[str, Any]:
     """Return mean rewards of local completions by family and level."""
     numbers, edges, found = rounds.column("round"), rounds.edges(since, points), []
     of = plain_values(thinned(numbers, edges, last=True), None) if len(edges) > 1 else []
-    for name in sorted(rounds.named["levels"].names):
+    for name in sorted(rounds.named["levels"].numbers):
         values = thinned(rounds.named["levels"].column(name, numbers), edges, last=False)
         pairs = zip(of, plain_values(values, DIGITS), strict=True)
         known = [(each, value) for each, value in pairs if value is not None]

@@ -14,7 +14,6 @@ import pytest
 
 from node.dashboard import app as asking
 from node.dashboard.access import COOKIE
-from node.storage.run_folder import RunFolder
 from swarm.common.util import import_path
 from tests.node.dashboard.asked import LONG, OWN_PAGE, Asked, answered, answering, trained
 from tests.node.dashboard.browser import Site, served
@@ -206,15 +205,3 @@ def test_the_process_steps_back_behind_the_node_and_ends_with_who_asked(tmp_path
             assert 0 < soft < psutil.virtual_memory().total
         process.stdin.close()
         assert process.wait(LONG) == 1
-
-
-def test_a_dashboard_without_questions_has_no_way_to_ask(tmp_path):
-    from starlette.routing import Route
-
-    from node.config.config import Config
-    from node.dashboard.app import application
-    from node.dashboard.run_view import Feed, RunView
-
-    run = RunView(RunFolder(tmp_path), Config(), "")
-    routes = application(run, Feed(run)).routes
-    assert ASK not in {each.path for each in routes if isinstance(each, Route)}
