@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing, closing, suppress
+from contextlib import ExitStack, aclosing, closing, suppress
 
 from node.config.config import Config
 from node.config.registry import TRANSPORTS
@@ -352,16 +352,6 @@ def enter(config: Config, folder: RunFolder, wanted: str) -> tuple[str, ...]:
     )
 
 
-async def _request_with_lan(config: Config, transport: Transport, wanted: str) -> tuple[bytes, str]:
-    if not config.network.lan:
-        return await request_manifest(config, transport, wanted)
-    lan = Discovery(transport, config.network.listen, SystemClock(), Counters())
-    try:
-        return await request_manifest(config, transport, wanted, lan)
-    finally:
-        await lan.close()
-
-
 def _manifest_for_move(config: Config, folder: RunFolder, wanted: str) -> tuple[str, bytes]:
     network = config.network
     if not network.peers and not network.lan:
@@ -372,12 +362,14 @@ def _manifest_for_move(config: Config, folder: RunFolder, wanted: str) -> tuple[
         raise UsageError(OPTION, wanted, remedy)
     kind: TransportKind = TRANSPORTS.open(network.transport, network.transport_options)
     transport = kind.open(network, folder, Counters(), beside=False)
-    with closing(LoopThread("moving")) as loop:
+    with closing(LoopThread("moving")) as loop, ExitStack() as stack:
         loop.call(transport.start())
-        try:
-            signed, source = loop.call(_request_with_lan(config, transport, wanted))
-        finally:
-            loop.call(transport.close())
+        stack.callback(lambda: loop.call(transport.close()))
+        lan: Discovery | None = None
+        if network.lan:
+            lan = Discovery(transport, network.listen, SystemClock(), Counters())
+            stack.callback(lambda: loop.call(lan.close()))
+        signed, source = loop.call(request_manifest(config, transport, wanted, lan))
     checked_manifest(signed, source)
     found = swarm_id(signed).hex()
     if not found.startswith(wanted):
