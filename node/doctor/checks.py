@@ -280,8 +280,8 @@ async def check_reach(transport: Transport, peers: Sequence[str]) -> list[Check]
             answers.append(await _ask(transport, peer, ports))
         except (TransportError, ProtocolError) as error:
             remedy = "Ask another peer, or its owner for a newer release."
-            why = " ".join(str(error).split())
-            return [warn("reach", f"{peer} does not try to dial this machine: {why}", remedy)]
+            found = f"{peer} does not try to dial this machine: {_line(error)}"
+            return [warn("reach", found, remedy)]
     if not answers:
         return []
     hosts = [answer.host for answer in answers]

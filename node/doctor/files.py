@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,7 +17,7 @@ from node.storage.run_folder import RunFolder
 from node.tasks.sources.jsonl import check_version
 from node.tasks.task_set import Allowed, allowed_by, in_file, overview, summary
 from protocol.identity import Identity, KeyFileError
-from protocol.manifest import AdmissionRule, AllowList, EnvSpec, Manifest
+from protocol.manifest import AdmissionRule, AllowList, Manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +78,15 @@ def check_manifest(signed: bytes, source: str, config: Config, folder: RunFolder
 
 def _check_tasks(manifest: Manifest, allowed: Allowed) -> list[Check]:
     opened, *closed = overview(manifest.catalogue, allowed)
+    checks = []
+    for spec in manifest.catalogue:
+        if in_file(spec) and spec.name in allowed.files:
+            try:
+                check_version(spec, Path(allowed.files[spec.name]))
+            except TaskSetError as error:
+                remedy = f"tasks.files.{spec.name} must name the same file as other members have."
+                checks.append(fail("tasks", str(error), remedy))
     brief = summary(manifest.catalogue, allowed)
-    checks = check_task_files(manifest.catalogue, allowed)
     checks = checks or [Check("tasks", "ok", opened, brief=brief)]
     for found, _, why in (line.partition(": ") for line in closed):
         checks.append(warn("tasks", found, f"{why[0].upper()}{why[1:]}."))
@@ -102,16 +108,3 @@ def _check_admission(rule: AdmissionRule, config: Config, folder: RunFolder) -> 
     remedy = "Ask the creator for a new swarm that lists it; a bootstrap node needs no entry."
     excluded = [warn("admission", found, remedy) for found in unlisted(rule, author)]
     return excluded or [ok("admission", "the allow list has this node")]
-
-
-def check_task_files(specs: Sequence[EnvSpec], allowed: Allowed) -> list[Check]:
-    """Return what is wrong with the files of families that need one."""
-    found = []
-    for spec in specs:
-        if in_file(spec) and spec.name in allowed.files:
-            try:
-                check_version(spec, Path(allowed.files[spec.name]))
-            except TaskSetError as error:
-                remedy = f"tasks.files.{spec.name} must name the same file as other members have."
-                found.append(fail("tasks", str(error), remedy))
-    return found
