@@ -71,7 +71,6 @@ def demo_command(
     device: Annotated[
         str | None,
         typer.Option(
-            "--device",
             help="Device of the real model: auto, cpu, cuda, cuda:1 or mps. [default: auto]",
         ),
     ] = None,
@@ -89,9 +88,8 @@ def demo_command(
     from node.demo.summary import table
 
     if device is not None and not model:
-        raise UsageError(
-            "--device", device, "This option requires a real model: name one with --model."
-        )
+        remedy = "This option requires a real model: name one with --model."
+        raise UsageError("--device", device, remedy)
     local, external = parse_mix(mix)
     nodes = nodes or (LARGE_NODES if model or ENGINES.load(engine).beside else NODES)
     minutes = REAL_MINUTES if model and rounds is None else 0.0

@@ -57,8 +57,7 @@ def export_identity(
     from node.storage.atomic_files import write_new
     from protocol.identity import Identity
 
-    node = open_node(config)
-    identity = Identity.load(node.folder.identity)
+    identity = Identity.load(open_node(config).folder.identity)
     write_new(out, identity.export())
     if json:
         print_json({"peer_id": identity.peer_id, "file": str(out)})

@@ -17,7 +17,7 @@ from node.config.overrides import parse_assignments, parse_mix, pasted_peer
 from node.errors import MOST, ConfigError, NodeError, UsageError
 from node.monitor.output import display_on, say, say_if_long
 from node.monitor.record import Terminal
-from node.storage.checkpoints import Checkpoints, named_round
+from node.storage.checkpoints import Checkpoints, named_round, no_checkpoint
 from protocol.errors import BadKey, ProtocolError
 from protocol.identity import author_of
 from protocol.manifest import AdmissionRule, AllowList, Open, ProofOfWork
@@ -93,7 +93,9 @@ def open_node(given: Path | None, overrides: Mapping[str, Any] | None = None) ->
 def open_trained(given: Path | None, overrides: Mapping[str, Any] | None = None) -> LoadedNode:
     """Open a node as :func:`open_node` does; raise NodeError if it has no checkpoint."""
     node = open_node(given, overrides)
-    Checkpoints(node.folder.checkpoints).require()
+    folder = node.folder.checkpoints
+    if not Checkpoints(folder).steps():
+        raise no_checkpoint(folder)
     return node
 
 

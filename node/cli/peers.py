@@ -296,9 +296,8 @@ def block_command(
     node = open_node(config)
     blocked = ListedPeers("blocked", node.folder)
     if undo and (remove or not peers):
-        raise UsageError(
-            "--undo", "without a peer to block", "Name the peers whose effect to undo."
-        )
+        remedy = "Name the peers whose effect to undo."
+        raise UsageError("--undo", "without a peer to block", remedy)
     _change(blocked, peers or [], remove=remove)
     if not json:
         # Before the rest, which may fail.
@@ -362,18 +361,15 @@ def _check_not_blocked(given: Sequence[str], folder: RunFolder) -> None:
             raise UsageError("this peer is blocked", peer, remedy)
 
 
-def _check_another(peers: Sequence[str], folder: RunFolder) -> None:
-    own = Identity.load(folder.identity).peer_id if folder.identity.exists() else ""
-    if own in peers:
-        raise UsageError("this is the node's own id", own, "Name another peer.")
-
-
 def _change(listed: ListedPeers, given: list[str], *, remove: bool) -> None:
     if remove and not given:
         raise UsageError("--remove", "without a peer", "Name the peers to remove.")
     added, peers = listed.added(), [_whole(peer) for peer in given]
     if not remove:
-        _check_another(peers, listed.folder)
+        key = listed.folder.identity
+        own = Identity.load(key).peer_id if key.exists() else ""
+        if own in peers:
+            raise UsageError("this is the node's own id", own, "Name another peer.")
         if peers:
             listed.write((*added, *peers))
         return

@@ -38,11 +38,10 @@ if TYPE_CHECKING:
 
 
 def create_command(
-    name: Annotated[str, typer.Option("--name", help="Display name of the swarm.")],
+    name: Annotated[str, typer.Option(help="Display name of the swarm.")],
     task_set: Annotated[
         str | None,
         typer.Option(
-            "--task-set",
             help="Task set: starter, starter-games, reasoning-gym, or your own TOML file; tiny, "
             "games or working for the shipped models. [default: starter; tiny for a shipped "
             "model]",
@@ -51,14 +50,12 @@ def create_command(
     epoch_seconds: Annotated[
         float,
         typer.Option(
-            "--epoch-seconds",
             help="Seconds between the announcements of a node; choose about the time of a round.",
         ),
     ] = 60.0,
     admission: Annotated[
         str,
         typer.Option(
-            "--admission",
             metavar="open|allow:FILE|pow:BITS",
             help="Peers to admit: all, those in a file of peer ids, or those with a proof of work.",
         ),
@@ -66,18 +63,16 @@ def create_command(
     answer_tokens: Annotated[
         int | None,
         typer.Option(
-            "--answer-tokens",
             help="Maximum completion length, in tokens, for which groups fit into a message. "
             "[default: the usual limits]",
         ),
     ] = None,
     group_size: Annotated[
-        int, typer.Option("--group-size", help="Completions in such a group; see --answer-tokens.")
+        int, typer.Option(help="Completions in such a group; see --answer-tokens.")
     ] = 8,
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out",
             help="New file, to copy as manifest.swarm into the folder of another node. [default: "
             "the folder of this node]",
         ),
@@ -198,12 +193,11 @@ def plan_command(
     ] = False,
     memory: Annotated[
         float | None,
-        typer.Option("--memory", help="GiB of main memory, to plan for another machine.", min=0.5),
+        typer.Option(help="GiB of main memory, to plan for another machine.", min=0.5),
     ] = None,
     device_memory: Annotated[
         float | None,
         typer.Option(
-            "--device-memory",
             help="GiB of GPU memory, to plan for a GPU that this machine does not have.",
             min=1,
         ),
@@ -266,7 +260,6 @@ def init_command(
     model: Annotated[
         str | None,
         typer.Option(
-            "--model",
             help="Model to train; init writes the settings that swarm-node plan suggests for "
             "this machine.",
         ),
@@ -334,14 +327,13 @@ def init_command(
 
 
 def export_command(
-    out: Annotated[Path, typer.Option("--out", help="New folder for the model.")],
+    out: Annotated[Path, typer.Option(help="New folder for the model.")],
     adapter: Annotated[
         bool, typer.Option("--adapter", help="Write only the LoRA adapter, in peft's format.")
     ] = False,
     push: Annotated[
         str | None,
         typer.Option(
-            "--push",
             metavar="OWNER/NAME",
             help="Hugging Face repository to upload to, with your login; private if it is new.",
         ),

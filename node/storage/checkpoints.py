@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from heapq import nlargest
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -78,8 +79,8 @@ class HeldoutRewards:
         rows, found = self.read(), set[int]()
         rated = [n for n in rounds if n in rows]
         for swarm in {rows[n][0] for n in rated}:
-            ours = sorted((rows[n][1], n) for n in rated if rows[n][0] == swarm)
-            found.update(n for _, n in ours[len(ours) - min(count, len(ours)) :])
+            ours = ((rows[n][1], n) for n in rated if rows[n][0] == swarm)
+            found.update(n for _, n in nlargest(count, ours))
         return found
 
     def _write(self, rows: dict[int, tuple[str, float]]) -> None:
@@ -250,11 +251,6 @@ class Checkpoints:
                 fsync_path(self.folder)
             aside._prune(max(aside.steps(), default=0))
             return later
-
-    def require(self) -> None:
-        """Raise NodeError if there is no checkpoint."""
-        if not self.steps():
-            raise no_checkpoint(self.folder)
 
     def rolled_back(self) -> Checkpoints:
         """Return the checkpoints that rollbacks set aside."""
