@@ -8,6 +8,7 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -153,10 +154,7 @@ async def meet(address: str, folder: Path, over: str) -> AsyncIterator[Peer]:
     Raises ``ConfigError`` if the transport is unusable, ``TransportError`` if the peer does not
     answer, ``ProtocolError`` if its manifest is invalid.
     """
-
-    def another() -> Client:
-        return _client(folder / "another", over)
-
+    another = partial(_client, folder / "another", over)
     async with _client(folder / "client", over) as (identity, transport):
         peer_id, in_dht = await _connect(transport, address)
         signed = await fetch_manifest(transport, peer_id)

@@ -37,7 +37,8 @@ async def _ping(peer: Peer) -> None:
     (node,) = decode(_bytes(answer, 2)).get(1, [b""])
     if not node:
         raise Untried("it is a client of the DHT")
-    require(_length(node) == NODE_BYTES, f"its node id has {_length(node)} bytes")
+    size = len(node) if isinstance(node, bytes) else 0
+    require(size == NODE_BYTES, f"its node id has {size} bytes")
     (clock,) = answer.get(4, [0.0])
     require(isinstance(clock, float), "its clock is not a double")
     off = float(clock) - time.time()
@@ -117,8 +118,8 @@ async def _whole_dictionary(peer: Peer) -> None:
         entries = [[peer.identity.author, _packed(record), until]]
         held = msgpack.packb([math.inf, until, entries])
         value = msgpack.packb(msgpack.ExtType(DICTIONARY_CODE, held))
-        answer = await _call(peer, "rpc_store", _request([key], [b""], [value], [until]))
-        taken, what = varints(answer.get(2, [])), "holds" if due == [1] else "does not hold"
+        taken = await _taken(peer, key, b"", value, until)
+        what = "holds" if due == [1] else "does not hold"
         require(taken == due, f"to a dictionary whose record {what} it answers {taken}")
 
 
@@ -144,19 +145,19 @@ async def _refuses(peer: Peer) -> None:
         "without an end": (key, _packed(author), _packed(record), math.inf),
         "nested": (key, _packed(author), b"\x91" * 100_000, expiry),
     }
-    for what, (place, subkey, value, until) in wrong.items():
+    for what, parts in wrong.items():
         try:
-            taken = await _call(peer, "rpc_store", _request([place], [subkey], [value], [until]))
+            taken = await _taken(peer, *parts)
         except TransportError:
             continue  # an error is a refusal, too
-        require(not any(varints(taken.get(2, []))), f"it stores a record {what}")
+        require(not any(taken), f"it stores a record {what}")
 
 
 async def _uneven(peer: Peer) -> None:
     record, key, expiry = _announced(peer)
-    lists = _request([key] * 3, [_packed(peer.identity.author)], [_packed(record)], [expiry])
+    lists = {2: [key] * 3, 3: [_packed(peer.identity.author)], 4: [_packed(record)]}
     with suppress(TransportError, Broken):
-        await _call(peer, "rpc_store", lists)
+        await _call(peer, "rpc_store", {**lists, 5: [expiry], 6: [False] * 3})
     for name in ("rpc_ping", "rpc_find", "rpc_store"):
         with suppress(TransportError, Broken):
             await peer.call(name, b"\xff" * 64)
@@ -195,17 +196,14 @@ async def _stored(peer: Peer, key: bytes, record: bytes, expiry: float) -> None:
 
 
 async def _store(peer: Peer, key: bytes, record: bytes, expiry: float) -> list[int]:
-    lists = _request([key], [_packed(peer.identity.author)], [_packed(record)], [expiry])
-    return varints((await _call(peer, "rpc_store", lists)).get(2, []))
+    return await _taken(peer, key, _packed(peer.identity.author), _packed(record), expiry)
 
 
-def _request(
-    keys: Sequence[bytes],
-    subkeys: Sequence[bytes],
-    values: Sequence[bytes],
-    expirations: Sequence[float],
-) -> dict[int, Field | Sequence[Field]]:
-    return {2: keys, 3: subkeys, 4: values, 5: expirations, 6: [False] * len(keys)}
+async def _taken(peer: Peer, key: bytes, subkey: bytes, value: bytes, expiry: float) -> list[int]:
+    """Ask the peer to store one value; return what it answers."""
+    fields = {2: [key], 3: [subkey], 4: [value]}
+    answer = await _call(peer, "rpc_store", {**fields, 5: [expiry], 6: [False]})
+    return varints(answer.get(2, []))
 
 
 async def _find(peer: Peer, key: bytes, sender: Mapping[int, Field]) -> Fields:
@@ -260,10 +258,6 @@ def _bytes(fields: Fields, number: int) -> bytes:
 
 def _enum(result: Fields) -> int:
     return varints(result.get(1, [0]))[0]
-
-
-def _length(value: Field) -> int:
-    return len(value) if isinstance(value, bytes) else 0
 
 
 RECORD_CASES = (

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import secrets
 import struct
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 from node.conformance.peer import Broken, Case, CaseResult, Peer, Untried, find, meet, require
 from node.conformance.records import RECORD_CASES
@@ -56,6 +58,21 @@ PROMPT = 1.2  # the same if there is nothing to wait for
 FAR = 1 << 62
 TRIES, AGAIN_SECONDS = 5, 1.0  # to find an announcement in the DHT, where it may be on its way
 _LENGTH = struct.Struct(">I")
+
+Value = TypeVar("Value")
+
+
+def _valid(what: str, decode: Callable[..., Value], *parts: Any) -> Value:
+    """Decode what the peer sent; raise :class:`Broken`, which names it, if it is not valid."""
+    try:
+        return decode(*parts)
+    except ProtocolError as error:
+        raise Broken(f"{what} is {error.code}: {error}") from error
+
+
+async def _refuses_all(peer: Peer, protocol: str, requests: Mapping[str, bytes]) -> None:
+    for what, request in requests.items():
+        require(await peer.refuses(protocol, request), f"it answered a request with {what}")
 
 
 async def _same_manifest(peer: Peer) -> None:
@@ -147,19 +164,14 @@ async def _gossip(peer: Peer, after: int, limit: int, known: Sequence[bytes] = (
     digests = b"".join(sorted({record_digest(record) for record in known}))
     request = encode({"after": after, "limit": limit, "known": digests})
     answer = await peer.ask(GOSSIP_STREAM, request, MAX_GOSSIP_RESPONSE_BYTES)
-    try:
-        return decode_gossip_response(answer, limit)
-    except ProtocolError as error:
-        raise Broken(f"the response is {error.code}: {error}") from error
+    return _valid("the response", decode_gossip_response, answer, limit)
 
 
 async def _all_gossip(peer: Peer) -> dict[bytes, Announcement]:
     found = {}
     for record in await _gossip(peer, 0, MAX_GOSSIP):
-        try:
-            author, announcement = open_announcement(record, peer.swarm, peer.manifest)
-        except ProtocolError as error:
-            raise Broken(f"a record of it is {error.code}: {error}") from error
+        parts = record, peer.swarm, peer.manifest
+        author, announcement = _valid("a record of it", open_announcement, *parts)
         found[author] = announcement
     return found
 
@@ -204,11 +216,6 @@ MALFORMED: dict[str, bytes] = {
 }
 
 
-async def _malformed_gossip(peer: Peer) -> None:
-    for what, request in MALFORMED.items():
-        require(await peer.refuses(GOSSIP_STREAM, request), f"it answered a request with {what}")
-
-
 async def _own_announcement(peer: Peer) -> Announcement:
     announcement = (await _all_gossip(peer)).get(author_of(peer.peer_id))
     if announcement is None:
@@ -231,10 +238,7 @@ async def _own_frames(peer: Peer) -> None:
         raise Untried("it offers no frame now")
     for offer in announcement.offers:
         frame = await _pulled(peer, offer)
-        try:
-            opened = open_frame(frame, peer.swarm, peer.manifest)
-        except ProtocolError as error:
-            raise Broken(f"the frame is {error.code}: {error}") from error
+        opened = _valid("the frame", open_frame, frame, peer.swarm, peer.manifest)
         require(opened.author == author_of(peer.peer_id), "the frame is another author's")
         true = offer_of(frame, opened.batch, peer.manifest)
         require(true == offer, f"the offer says {offer}, the frame {true}")
@@ -246,10 +250,7 @@ async def _own_profile(peer: Peer) -> None:
     except (Refused, PeerUnreachable):
         await peer.manifest_again()
         return
-    try:
-        author, _ = open_profile(answer, peer.swarm)
-    except ProtocolError as error:
-        raise Broken(f"its profile is {error.code}: {error}") from error
+    author, _ = _valid("its profile", open_profile, answer, peer.swarm)
     require(author == author_of(peer.peer_id), "its profile is another author's")
 
 
@@ -333,10 +334,7 @@ async def _dials_back(peer: Peer) -> None:
         except (Refused, PeerUnreachable) as error:
             await peer.manifest_again()
             raise Untried(f"it does not dial this client back: {error}") from error
-        try:
-            back = decode_dial_back_response(answer, ports)
-        except ProtocolError as error:
-            raise Broken(f"the response is {error.code}: {error}") from error
+        back = _valid("the response", decode_dial_back_response, answer, ports)
         require(echoing not in back.open, "it takes a port for open at which nothing proves a key")
         near = back.host in map(host_of, ours)
         require(not near or listening in back.open, f"port {listening} is not open to it")
@@ -355,10 +353,8 @@ MALFORMED_PORTS: dict[str, bytes] = {
 }
 
 
-async def _malformed_ports(peer: Peer) -> None:
-    for what, request in MALFORMED_PORTS.items():
-        require(await peer.refuses(DIAL_BACK_STREAM, request), f"it answered a request with {what}")
-
+_malformed_gossip = partial(_refuses_all, protocol=GOSSIP_STREAM, requests=MALFORMED)
+_malformed_ports = partial(_refuses_all, protocol=DIAL_BACK_STREAM, requests=MALFORMED_PORTS)
 
 STREAM_CASES = (
     Case("10.5", "serves its manifest", _same_manifest),
