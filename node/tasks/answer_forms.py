@@ -77,6 +77,7 @@ def equal(answer: str, right: str, form: Form) -> bool:
     if not answer.strip():
         return False
     if form is Form.LINE:
+        answer, right = _unescaped(answer), _unescaped(right)
         answer, right = _alike(answer, right), plain(right)
     normal = _normal(right, form)
     if _normal(answer, form) != normal or (normal == () and plain(answer) != plain(right)):
@@ -88,6 +89,11 @@ def equal(answer: str, right: str, form: Form) -> bool:
     if not _brackets(right) and not right.startswith(("[", "(")):
         return True
     return _brackets(right) == _brackets(answer)
+
+
+def _unescaped(text: str) -> str:
+    """Return a text without the LaTeX around its brackets and items."""
+    return patterns.SPACE.sub(" ", patterns.ESCAPE.sub("", text))
 
 
 def _alike(answer: str, right: str) -> str:

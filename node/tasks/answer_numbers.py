@@ -59,8 +59,8 @@ def _without_aside(sentence: str) -> str:
 
 def _typed(text: str) -> str:
     """Replace typographic signs, and LaTeX within numbers."""
-    text = patterns.UNEQUAL.sub("≠", text.translate(TYPOGRAPHY))
-    text = patterns.SHORT_FRAC.sub(r"\\frac{\1}{\2}", patterns.THOUSANDS.sub(",", text))
+    text = patterns.THOUSANDS.sub(",", text).translate(TYPOGRAPHY)
+    text = patterns.SHORT_FRAC.sub(r"\\frac{\1}{\2}", patterns.UNEQUAL.sub("≠", text))
     for sign, instead in (("\\!", ""), ("{,}", ","), ("\\,", ""), ("\\%", "%"), (" OR ", " | ")):
         text = text.replace(sign, instead)
     return text

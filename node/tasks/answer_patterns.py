@@ -211,8 +211,27 @@ _SIGN = r"(?:(?<![)\]])[-+])"  # behind a bracket it is an operator
 _BASE = r"_\{?\d{1,2}\}?(?!\w)"
 BASE = re.compile(r"(?<=\w)_\{?\d{1,2}\}?$")
 """A base behind digits: ``1f_16``."""
-NUMBER = re.compile(rf"{_BEFORE}{_SIGN}?{_UNSIGNED}(?:(?={_BASE})|(?!\w|\.\d))", re.ASCII)
-"""A number within a text: ``-1,234.5``, or ``101`` before ``_2``."""
+_UNIT = _any(
+    *(
+        "[kcm]?m",
+        "km/h",
+        "k[mp]h",
+        "mph",
+        "[km]?g",
+        "m?[lL]",
+        "ft",
+        "in",
+        "yd",
+        "lbs?",
+        "oz",
+        "mins?",
+    ),
+    *("hrs?", "h", "sec", "ms", "k?Wh?", "[kM]?Hz", "[kKMGT]B"),
+)
+NUMBER = re.compile(
+    rf"{_BEFORE}{_SIGN}?{_UNSIGNED}(?:(?={_BASE})|(?={_UNIT}(?![\w(]))|(?!\w|\.\d))", re.ASCII
+)
+"""A number within a text: ``-1,234.5``, ``101`` before ``_2``, or ``42`` before ``km/h``."""
 QUANTITY = re.compile(
     r"[\d¼-¾]|\b(?:zero|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w+teen"
     r"|(?:twen|thir|for|fif|six|seven|eigh|nine)ty|hundred|dozen|half|none|nothing)\b",
@@ -229,8 +248,8 @@ FRACTION = re.compile(r"[-+]?\s*\d+\s*/\s*\d+", re.ASCII)
 """A fraction: ``3 / 4``."""
 SHORT_FRAC = re.compile(r"\\[dt]?frac\s*(\d)\s*(\d)", re.ASCII)
 r"""A fraction of two digits without braces: ``\frac12``."""
-THOUSANDS = re.compile(r"(?<=\d)'(?=\d{3}(?!\d))", re.ASCII)
-"""A separator of thousands other than a comma: ``1'234``."""
+THOUSANDS = re.compile(r"(?<=\d)(?:['’\u2009\u202f]|\\[ :;])(?=\d{3}(?!\d))", re.ASCII)
+r"""A separator of thousands other than a comma: ``1'234``, ``1\;234``."""
 POWER = re.compile(r"[\d.]+\s*\^\s*\{?-?[\d.]+\}?", re.ASCII)
 """A power: ``2^{10}``."""
 _LATEX_RATIO = r"\\[dt]?frac\s*\{\s*(-?\d+)\s*\}\s*\{\s*(\d+)\s*\}"
@@ -370,6 +389,10 @@ INTERVAL = re.compile(r"∪|∞|\\(?:cup|infty)(?![a-z])")
 r"""A sign of a right answer in which round and square brackets differ: ``\cup``."""
 SIZES = re.compile(rf"\\(?:left|right|displaystyle){_COMMAND_END}")
 r"""LaTeX that changes only the size of what follows: ``\left``."""
+ESCAPE = re.compile(rf"\\(?:left|right){_COMMAND_END}|\\(?=[{{}}$])")
+r"""LaTeX before a bracket or a currency: ``\left``, ``\``."""
+SPACE = re.compile(r"\\[ ,:;]")
+r"""LaTeX for a space: ``\ ``."""
 SIGN = re.compile(r"(?<=[\w)\]])(?:\s*([*/^=<>])\s*|(?<!\s)([-+])(?!\s))(?=[\w(\[-])")
 """An operator between items: ``x=3``."""
 LANGUAGE = re.compile(r"[\w+-]*+[ \t]*+\n?")

@@ -142,6 +142,8 @@ _OPERATORS = re.compile(r"\\(?![dt]?frac|text|mathrm|left|right)[a-z]+|[\d})]\s*
 # A comma between items, which are two with ``\pm``; not that of ``1,234``, ``1{,}234``.
 _COMMA = re.compile(r"(?<!\{),(?!(?<=\d,)\d{3}(?!\d))|\\pm(?![a-z])|±")
 _BRACKET_OR_NAME = re.compile(r"[(\[=]|\\\{")
+_ROOT = re.compile(r"√\s*(\d+|\w|\([^()]*\)|\{[^{}]*\})")
+_SYMBOLS = str.maketrans({"°": r"^\circ ", "²": "^2", "³": "^3"})
 
 
 def computes(gold: str, answer: str) -> bool:
@@ -162,7 +164,12 @@ def _commas(text: str) -> int:
     return len(_COMMA.findall(listed(text)))
 
 
+def _in_latex(text: str) -> str:
+    return _ROOT.sub(r"\\sqrt{\1}", text).translate(_SYMBOLS)
+
+
 def _equal_numbers(gold: str, answer: str) -> bool:
+    gold, answer = _in_latex(gold), _in_latex(answer)
     if _WORDS.fullmatch(gold) or _NO_VALUE.search(gold) or _NO_VALUE.search(answer):
         return False
     sides = equation_sides(answer)
@@ -178,7 +185,6 @@ def _equal_numbers(gold: str, answer: str) -> bool:
 
     if "=" not in gold:
         answer = NAMED.sub("", answer) if gives_several(answer) else sides[-1]
-    gold, answer = (text.replace("°", r"^\circ") for text in (gold, answer))
     # Parse LaTeX only: the library's parser of plain expressions uses eval.
     how = [LatexExtractionConfig()]
     return bool(verify(parse(f"${gold}$", how), parse(f"${answer}$", how)))

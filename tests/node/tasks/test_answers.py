@@ -109,6 +109,17 @@ def test_a_wrong_answer_is_wrong_in_every_form(family):
         *(("3 * (4 + 1) = 15", "3 * (4 + 1)"), ("\\frac{1}{2}", "1/2"), ("24", "24")),
         ("Here is the grid:\n\n```\n2 4\n1 3\n```\nI hope that this helps you!", "2 4\n1 3"),
         *(("1'234", "1234"), ("\\boxed{\\frac12}", "1/2"), ("so \\dfrac 3 4", "3/4")),
+        *((text, "1234") for text in ("1\u202f234", "1\u2009234 m", "\\boxed{1\\;234}", "1\\ 234")),
+        *((text, "42") for text in ("42cm", "The speed is 42km/h.", "\\boxed{42kg}", "x = 42m")),
+        *(
+            (text, "42")
+            for text in ("6 * 7 = 42in", "It takes 42min in all.", "about 42MB", "42m^2")
+        ),
+        *(
+            (text, "2, 3")
+            for text in ("\\{2, 3\\}", "\\boxed{\\{2,3\\}}", "\\left\\{2,\\ 3\\right\\}")
+        ),
+        *(("\\left(2,3\\right)", "(2, 3)"), ("\\$5.00", "$5.00"), ("(2,\\,3)", "(2, 3)")),
         *(('{"answer": 42, "confidence": 0.9}', "42"), ('{"final_answer": "42", "n": 2}', "42")),
         ('```json\n{"steps": ["6 * 7"], "answer": "42", "unit": "km, or 1"}\n```', "42"),
         *(('{"answer": ["1", 2, 3], "n": 3}', "1 2 3"), ('{"answer": "B", "why": "A"}', "B")),
@@ -152,6 +163,11 @@ def test_an_equal_answer_is_the_right_one(completion, right):
         *(("Monday or Sunday", "Monday"), ("It is not Monday", "Monday")),
         ("true or false", "True"),
         *(("1 2 3 4", "1 2 3"), ("3 2 1", "1 2 3"), ("wife or sister", "wife"), ("0110", "110.5")),
+        *(
+            (text, "42")
+            for text in ("42nd", "42M", "42k", "42x", "42km or 43km", "not 42cm", "42m(")
+        ),
+        *(("1\u202f2345", "12345"), ("\\{2, 3\\}", "2, 4")),
         *(("1'000", "0"), ('{"answer": 41, "confidence": 42}', "42")),
         *(('{"answer": ["B", "C"]}', "B"), ('{"answer": null, "guess": 42, "n": 1}', "42")),
         *(('{"answer": 42} or 41', "42"), ('The "answer": "42" or "41"', "42")),

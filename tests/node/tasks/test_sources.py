@@ -129,6 +129,13 @@ def test_exact_wants_an_equal_text_numeric_the_value_and_verbatim_every_characte
         ),
         ("\\sqrt{2}", "x=\\sqrt2", "\\boxed{x=-\\sqrt2, x=\\sqrt2}"),
         *(("90^\\circ", "90°", "9°"), ("45^{\\circ}", "\\boxed{45°}", "45^2")),
+        *(("\\sqrt{2}", "√2", "2"), ("2\\sqrt{3}", "x = 2√3", "√6"), ("x^2+1", "x² + 1", "2x + 1")),
+        *(
+            ("\\sqrt{x+1}", "√(x+1)", "√x + 1"),
+            ("x³", "x^3", "x^2"),
+            ("4", "4", "√16"),
+            ("9", "9", "3²"),
+        ),
     ],
 )
 def test_numbers_are_equal_however_they_are_written(tmp_path, answer, right, wrong):
