@@ -204,9 +204,13 @@ class SubprocessTransport:
                 await process.link.call("open", log_level=level, **self._settings)
                 for protocol, (_, limits) in self._services.items():
                     process.link.notify("handle", protocol, **asdict(limits))
-                for method, kept in self._kept.items():
+                sent = dict(self._kept)
+                for method, kept in sent.items():
                     process.link.notify(method, kept)
                 await process.link.call("start")
+                for method, kept in self._kept.items():
+                    if kept is not sent.get(method):  # set while the process started
+                        process.link.notify(method, kept)
         except BaseException as error:
             await process.stop()
             if isinstance(error, TimeoutError | LinkLost):

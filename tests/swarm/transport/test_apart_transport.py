@@ -257,6 +257,28 @@ async def test_a_start_that_is_given_up_while_the_daemon_comes_up_leaves_neither
     assert not any(path.exists() for path in sockets)
 
 
+@pytest.mark.processes
+async def test_what_is_set_while_a_network_process_starts_is_sent_to_it(tmp_path, monkeypatch):
+    anna = SubprocessTransport(key_of(tmp_path, "anna"), listen=LOOPBACK)
+    call, notify, sent = Link.call, Link.notify, []
+
+    async def call_and_set(link: Link, method: str, *given: object, **options: object) -> object:
+        answer = await call(link, method, *given, **options)
+        if method == "start":
+            anna.watch(["a key"], sent.append)
+        return answer
+
+    def note(link: Link, method: str, *given: object, **options: object) -> bool:
+        sent.append((method, *given))
+        return notify(link, method, *given, **options)
+
+    monkeypatch.setattr(Link, "call", call_and_set)
+    monkeypatch.setattr(Link, "notify", note)
+    await anna.start()
+    await anna.close()
+    assert ("watch", ["a key"]) in sent
+
+
 def sockets_of_daemons() -> list[Path]:
     words = [word for p in network_processes("p2pd") for word in p.cmdline()]
     paths = [Path(w.removeprefix("-listen=/unix")) for w in words if w.startswith("-listen=")]
