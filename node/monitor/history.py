@@ -184,33 +184,38 @@ def thinned(lines: Sequence[Line | None], most: int) -> list[int]:
     always stay; repeated rounds and lines that are not records (None) do not. Repeated thinning
     removes nothing that thinning once would keep for longer.
     """
-    records: list[tuple[int, Line]] = []
-    for place, line in enumerate(lines):
+    records: list[_Indexed] = []
+    for position, line in enumerate(lines):
         if line is None:
             continue
-        while records and records[-1][1].round >= line.round:  # the later line counts
+        while records and records[-1].line.round >= line.round:  # the later line counts
             records.pop()
-        records.append((place, line))
+        records.append(_Indexed(position, line))
     if not records:
         return []
     kept = records
-    recent = records[-1][1].round - records[0][1].round + 1
-    while recent > 1 and sum(line.size for _, line in kept) > most:
+    recent = records[-1].line.round - records[0].line.round + 1
+    while recent > 1 and sum(each.line.size for each in kept) > most:
         recent //= 2
         kept = _sample(records, recent)
-    return [place for place, _ in kept]
+    return [each.position for each in kept]
 
 
-def _sample(records: Sequence[tuple[int, Line]], recent: int) -> list[tuple[int, Line]]:
+class _Indexed(NamedTuple):
+    position: int
+    line: Line
+
+
+def _sample(records: Sequence[_Indexed], recent: int) -> list[_Indexed]:
     """Choose one line per stretch of rounds; the length doubles when the age doubles."""
-    newest = records[-1][1].round
-    stretches: dict[tuple[int, int], tuple[int, Line]] = {}
-    for place, line in records:
-        level = ((newest - line.round) // recent).bit_length()
-        stretch = level, line.round >> level
-        _, chosen = stretches.setdefault(stretch, (place, line))
-        if line.evaluated and not chosen.evaluated:
-            stretches[stretch] = place, line
+    newest = records[-1].line.round
+    stretches: dict[tuple[int, int], _Indexed] = {}
+    for each in records:
+        level = ((newest - each.line.round) // recent).bit_length()
+        stretch = level, each.line.round >> level
+        chosen = stretches.setdefault(stretch, each)
+        if each.line.evaluated and not chosen.line.evaluated:
+            stretches[stretch] = each
     return list(stretches.values())
 
 
