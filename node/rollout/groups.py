@@ -39,11 +39,16 @@ class OwnTask:
 
 @dataclass(frozen=True, slots=True)
 class OwnGroup:
-    """A local group in two forms: for sharing and for training."""
+    """A local group in two forms: for sharing and for training.
+
+    ``slow``: an answer exceeded the verifier's limits here. A faster or less busy node may reward
+    it, and would take this node's claim for a lie.
+    """
 
     prompt: str
     group: Group
     training: TrainingGroup
+    slow: bool = False
 
     @property
     def key(self) -> tuple[int, int]:
@@ -74,7 +79,7 @@ def own_group(
         own=True,
     )
     group = Group(task.ref.env, task.ref.level, task.epoch, task.index, completions)
-    return OwnGroup(verdict.prompt, group, training)
+    return OwnGroup(verdict.prompt, group, training, bool(verdict.over))
 
 
 def external_group(policy: Policy, pooled: PooledGroup, kept: Sequence[int]) -> TrainingGroup:

@@ -110,7 +110,8 @@ class Rules:
     keep: int = 0  # maximum local groups to train on, informative ones only; 0 takes all
 
     def shared(self, own: Sequence[OwnGroup]) -> list[Group]:
-        return [each.group for each in own if each.informative or not self.discard]
+        worth = [each for each in own if each.informative or not self.discard]
+        return [each.group for each in worth if not each.slow]
 
     def trained(self, own: Sequence[OwnGroup]) -> Sequence[OwnGroup]:
         return [each for each in own if each.informative][: self.keep] if self.keep else own
