@@ -25,7 +25,7 @@ from swarm import verification
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
 from swarm.groups import PooledGroup, TaskRef, rewarded
-from swarm.journal import Journal
+from swarm.journal import CLOCK_ERROR, Journal
 from swarm.pool import forgotten_epoch, note_forgotten
 from swarm.reputation import PROVEN, Accounts
 from swarm.verification import JudgeRefused, Verdict
@@ -39,7 +39,6 @@ REWARD_TOLERANCE = 1e-3
 MOST_UNPROVEN = 64  # groups of a frame that are looked at before its author is proven
 MOST_ASKED = 32  # groups passed to the judge at a time
 MAX_STALLS = 2  # groups that hang or kill the verifier before the rest of a frame is abandoned
-CLOCK_ERROR = 86_400.0  # seconds from now after which a journal's rebuild shows a wrong clock
 AHEAD_EPOCHS = 1  # time slots by which an honest author's clock may be ahead of this node's
 Opener = Callable[[bytes, bytes, Manifest], OpenFrame]
 _SURPLUS = "SELECT epoch FROM seen ORDER BY epoch DESC LIMIT 1 OFFSET ?"

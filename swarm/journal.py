@@ -91,6 +91,7 @@ log = logging.getLogger(__name__)
 MEMORY = ":memory:"
 BUSY_SECONDS = 5.0
 LARGEST_LOG = 4 << 20
+CLOCK_ERROR = 86_400.0  # seconds from now after which a file's time shows a wrong clock
 KEPT_EPOCHS = 1 << 21  # of sample indexes; more than any manifest's ``max_age_epochs``
 KEPT_DRAWS = 4096  # latest slots always kept, or a clock set back could reuse a sample index
 _FORGET_DRAWS = """
@@ -253,14 +254,11 @@ class Journal:
     def next_indexes(self, epoch: int, count: int, limit: int) -> range:
         """Return unused sample indexes of ``epoch``, below ``limit``, marked on disk.
 
-        There are fewer than ``count`` if the slot has no more. The first slot of a restored journal
-        counts as used, because it may lack indexes.
+        There are fewer than ``count`` if the slot has no more. A restored journal may lack indexes,
+        so slots count as used up to the first one after the original's last write.
         """
         with self.transaction(durable=True) as connection:
-            void = number(connection, _VOID, None)
-            if void == _UNDECIDED:
-                void = epoch
-                set_number(connection, _VOID, epoch)
+            void = self._void_epoch(connection, epoch)
             if void is not None and epoch <= void:
                 return range(0)
             row = connection.execute("SELECT next FROM draws WHERE epoch=?", (epoch,)).fetchone()
@@ -270,6 +268,20 @@ class Journal:
             if not row:
                 connection.execute(_FORGET_DRAWS, (epoch - KEPT_EPOCHS, KEPT_DRAWS))
         return drawn
+
+    def _void_epoch(self, connection: sqlite3.Connection, epoch: int) -> int | None:
+        """Return the last slot of which a restored journal may lack indexes; None if it is sound.
+
+        All slots count while the clock is behind the original's last write, and the first one then.
+        """
+        void = number(connection, _VOID, None)
+        if void == _UNDECIDED:
+            ahead = number(connection, _RESTORED, 0) / 1000 - self._clock.time()
+            if 0.0 < ahead < CLOCK_ERROR:
+                return epoch
+            set_number(connection, _VOID, epoch)
+            return epoch
+        return None if void is None else int(void)
 
     @property
     def restored_at(self) -> float | None:
@@ -315,8 +327,10 @@ class Journal:
             for table in ("pool", "waiting", "begun", "written"):
                 connection.execute(f"DELETE FROM {table}")
             set_number(connection, _VOID, _UNDECIDED)
-            last = number(connection, _SEQUENCE, 0)
-            set_number(connection, _RESTORED, max(last, int(spoiled * 1000)))
+            last = max(number(connection, _SEQUENCE, 0), int(spoiled * 1000))
+            set_number(connection, _RESTORED, last)
+            if last / 1000 - self._clock.time() < CLOCK_ERROR:
+                set_number(connection, _SEQUENCE, last + 1000)  # the times of files are coarse
 
 
 def backup_path(path: Path) -> Path:

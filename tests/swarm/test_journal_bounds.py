@@ -4,6 +4,7 @@ import os
 from contextlib import closing
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -182,6 +183,42 @@ def test_a_journal_restored_while_the_clock_is_behind_counts_from_its_writing(jo
     os.utime(path, (START + 30, START + 30))
     os.utime(backup_path(path), (START, START))
     assert open_or_restore(path, VirtualClock(START - 3600))[0].restored_at == START + 30
+
+
+@pytest.mark.parametrize("later", [0, 30])
+def test_a_journal_restored_while_the_clock_is_behind_repeats_no_sample_or_sequence(path, later):
+    """It was restored two slots before its last write, and lacks all that came after its backup."""
+    now = SimpleNamespace(time=lambda: START)
+    journal = Journal(path, now)
+    os.utime(journal.backup(), (START, START))
+
+    def slots(*numbers: int, later: int = 0) -> set[tuple[int, int]]:
+        used = set()
+        for slot in numbers:
+            now.time = lambda at=START + 60 * slot + later: at
+            used |= {(slot, index) for index in journal.next_indexes(slot, 4, 256)}
+        return used
+
+    used, sequence = slots(0, 1, 2, 3), journal.next_sequence()
+    journal.close()
+    path.write_bytes(b"garbage " * 1000)
+    os.utime(path, (START + 190, START + 190))
+    now.time = lambda: START + 60
+    journal, _ = open_or_restore(path, now)
+    assert journal.next_sequence() > sequence
+    again = slots(1, 2, 3, 4, 5, later=later)
+    assert again and not used & again
+
+
+def test_a_file_from_a_wrong_clock_far_ahead_takes_no_samples_away(journal, path, clock):
+    journal.backup()
+    journal.close()
+    path.write_bytes(b"garbage " * 1000)
+    os.utime(path, (START + 10 * 86_400, START + 10 * 86_400))
+    journal, _ = open_or_restore(path, clock)
+    assert not journal.next_indexes(EPOCH, 1, 256)
+    assert journal.next_indexes(EPOCH + 1, 1, 256)
+    assert journal.next_sequence() < (START + 86_400) * 1000
 
 
 def test_a_restored_journal_counts_from_its_last_sequence_where_files_tell_less(journal, path):
