@@ -32,7 +32,7 @@ from node.monitor.output import say
 from node.network.membership import Membership
 from node.network.transports import TransportKind
 from node.run.status import RunOptions, StatusFile, announce, dashboard, stopping
-from node.storage.run_folder import RunFolder, SwarmFiles
+from node.storage.run_folder import RunFolder
 from swarm.census import Census
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
@@ -193,7 +193,6 @@ def run_untrained(
             stack.callback(observer.close)
         status.start()
         stack.callback(status.end)
-        SwarmFiles(folder).settle()
         journal, notes = open_or_restore(folder.journal, SystemClock())
         stack.callback(journal.close)
         if observer:

@@ -138,7 +138,11 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder, or raise RunFolderBusy; remove a killed process's drafts."""
+        """Hold the folder, or raise RunFolderBusy; clean up after a killed process.
+
+        It removes drafts and completes a move between swarms. Raises NodeError if the plan of that
+        move is damaged.
+        """
         self.create()
         with writing(self.lock_file):  # unbuffered: closing must not repeat a failed write
             lock_file = make_private(self.lock_file).open("ab+", buffering=0)
@@ -156,6 +160,7 @@ class RunFolder:
             self.tighten()
             sweep_drafts(self.root)
             try:
+                SwarmFiles(self).settle()
                 yield
             finally:
                 handle.truncate(0)

@@ -234,6 +234,20 @@ def test_a_move_that_is_killed_anywhere_is_gone_on_with(folder, monkeypatch, ste
     assert (THERE in SwarmFiles(folder).set_aside()) == begun
 
 
+@pytest.mark.parametrize("steps", range(2, 10))
+def test_no_command_works_in_a_folder_whose_move_was_killed_before_the_move_is_complete(
+    folder, monkeypatch, steps
+):
+    """It would find no journal there, start from the backup, and move that over the journal."""
+    SwarmFiles(folder).move(HERE, THERE, b"there")
+    folder.journal.write_bytes(b"rows of there")
+    killed_after(steps, folder, monkeypatch)
+    with folder.locked():
+        held = inside(folder)
+    assert held.items() >= (OWN | OF_HERE).items()
+    assert (folder.swarms / THERE / folder.journal.name).read_bytes() == b"rows of there"
+
+
 def test_a_folder_that_its_node_removes_meanwhile_is_passed_over(tmp_path, monkeypatch):
     folder = RunFolder(tmp_path)
     draft, listed = folder.checkpoints / ".draft-7", os.scandir
