@@ -132,7 +132,7 @@ def _lines(status: dict[str, Any]) -> list[tuple[str, str]]:
         ("swarm", f"{status['swarm_name']} {status['swarm_id']}"),
         *(("address", address) for address in status["addresses"]),
         *(("reach", line) for line in _reach(status)),
-        ("peers", _peers(status["peers"], status["swarm_id"])),
+        ("peers", _peers(status["peers"], status["swarm_id"], status.get("peers_more") or 0)),
         *((name, status[page]) for page, name in PAGES.items() if status[page]),
     ]
     if status["record"] is None:
@@ -155,11 +155,11 @@ def _reach(status: dict[str, Any]) -> list[str]:
     return [way, f"-> {reach['remedy']}"] if reach["remedy"] else [way]
 
 
-def _peers(peers: list[dict[str, Any]], ours: str) -> str:
+def _peers(peers: list[dict[str, Any]], ours: str, more: int) -> str:
     met = [peer for peer in peers if peer.get("swarm_id") in (None, ours)]
     connected, others = sum(peer["connected"] for peer in met), len(peers) - len(met)
     suffix = f"; {others} in another swarm" if others else ""
-    return f"{connected} connected, {len(met)} met{suffix}"
+    return f"{connected} connected, {len(met) + more} met{suffix}"
 
 
 LOOK_SECONDS = 0.5

@@ -72,6 +72,8 @@ def peers_command(
         print_json(peers)
     elif peers:
         Terminal().print_table(_table(peers, swarm))
+        if more := status.get("peers_more"):
+            Terminal().print(f"and {more} more")
     else:
         Terminal().print("no known peers yet")
 

@@ -371,7 +371,8 @@ class RunView:
 
     def peers(self) -> dict[str, Any]:
         status = self.status()
-        return {"self": {name: status.get(name) for name in OWN}, "peers": status["peers"]}
+        own, more = {name: status.get(name) for name in OWN}, status.get("peers_more") or 0
+        return {"self": own, "peers": status["peers"], "more": more}
 
     def health(self) -> dict[str, Any]:
         findings = self._doctor.findings()

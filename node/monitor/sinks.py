@@ -155,9 +155,10 @@ class Figures(Collector):
         swarms = [peer.get("swarm_id") for peer in status["peers"]]
         ours = status["swarm_id"]
         peers, unknown = swarms.count(ours), swarms.count(None)
+        more = status.get("peers_more") or 0  # of this swarm: connected peers precede these
         gauges = {
             "time": float(status["time"]),
-            "peers": float(peers),
+            "peers": float(peers + more),
             "strangers": float(len(swarms) - peers - unknown),
             "rss_mb": resident_mb(),
         }

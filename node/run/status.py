@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +33,8 @@ from swarm.member import PeerInfo
 from swarm.reputation import Account, penalties_now
 
 log = logging.getLogger(__name__)
+
+MOST_PEERS = 400  # in the report; one takes up to 2.6 KB, and keys are free
 
 
 class StatusFile:
@@ -66,6 +68,7 @@ class StatusFile:
         reach, ignored = status.reach, membership.accounts.ignored()
         # All at once: a query for each of thousands of peers takes longer than a short round.
         accounts = {account.author: account for account in membership.accounts.snapshot()}
+        peers = _foremost(status.peers, accounts)
         self._report(
             STOPPING if self._status.get("state") == STOPPING else RUNNING,
             pid=os.getpid(),
@@ -75,7 +78,8 @@ class StatusFile:
             swarm_id=membership.swarm_id.hex(),
             swarm_name=membership.manifest.name,
             record=record.to_dict() if record else self._status.get("record"),
-            peers=[_peer(peer, accounts, ignored) for peer in status.peers],
+            peers=[_peer(peer, accounts, ignored) for peer in peers],
+            peers_more=len(status.peers) - len(peers),
         )
 
     def serve(self, url: str, page: str = "dashboard") -> None:
@@ -119,6 +123,19 @@ class StatusFile:
             pages = dict.fromkeys(self._pages) if self._ended else self._pages
             self._status |= {**news, "state": state, "time": time.time(), **pages}
             self._folder.write_status(self._status)
+
+
+def _foremost(peers: Sequence[PeerInfo], accounts: Mapping[bytes, Account]) -> Sequence[PeerInfo]:
+    """Return ``MOST_PEERS`` peers in their order: useful ones, then connected, then latest."""
+
+    def rank(peer: PeerInfo) -> tuple[float, bool, int, float]:
+        account = accounts.get(peer.author or b"") or Account(b"")
+        return -account.reputation.earned, not peer.connected, -account.admitted, -peer.heard
+
+    if len(peers) <= MOST_PEERS:
+        return peers
+    shown = {peer.peer_id for peer in sorted(peers, key=rank)[:MOST_PEERS]}
+    return [peer for peer in peers if peer.peer_id in shown]
 
 
 def _peer(

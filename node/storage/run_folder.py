@@ -214,6 +214,7 @@ def _checked(status: Any) -> dict[str, Any]:
         raise ValueError("not an object")
     record, lists = status.get("record") or {}, [status.get("addresses"), status.get("peers")]
     numbers = [status.get("time"), record.get("round"), record.get("reward_own")]
+    numbers.append(status.get("peers_more"))
     texts = [status.get(name) for name in ("peer_id", "swarm_id", "swarm_name")]
     if not (_are(list, *lists) and _are(int | float, *numbers) and _are(str, *texts)):
         raise ValueError("a value has another type")

@@ -64,11 +64,11 @@ function Spoke({ peer, at, count, most }) {
     <text x=${x} y=${y + (y < CENTRE_Y ? -13 : 21)}>${shortId(peer.peer_id)}</text></g>`;
 }
 
-function Takes({ peers, self }) {
+function Takes({ peers, self, more }) {
   const shown = [...peers].sort((a, b) => b.admitted - a.admitted).slice(0, MOST);
   const most = Math.max(...shown.map((peer) => peer.admitted));
   const givers = peers.filter((peer) => peer.admitted).length;
-  const words = `${givers} of ${peers.length} known peers have admitted groups.`;
+  const words = `${givers} of ${peers.length + more} known peers have admitted groups.`;
   return html`<figure class="card map"><figcaption><h3>Sources of groups</h3><${Help} of="map" name="this map" /></figcaption>
     <svg viewBox=${`0 0 ${WIDTH} ${HEIGHT}`} role="img" aria-label=${words}>
       ${shown.map((peer, at) => html`<${Spoke} key=${peer.peer_id} ...${{ peer, at, most, count: shown.length }} />`)}
@@ -93,7 +93,7 @@ export function Swarm() {
   if (!data) return null;
   const rows = data.peers.map((peer) => ({ ...peer, key: peer.peer_id }));
   return html`<div class="swarm"><${Self} self=${data.self ?? {}} />
-    ${rows.length ? html`<${Takes} peers=${rows} self=${data.self ?? {}} />` : null}</div>
+    ${rows.length ? html`<${Takes} peers=${rows} self=${data.self ?? {}} more=${data.more ?? 0} />` : null}</div>
     ${rows.length
       ? html`<h3 class="title">Peers</h3><${Table} caption="Known peers" columns=${columns(data.self?.swarm_id, rows.some((row) => row.model))} rows=${rows} />`
       : html`<${Empty} title="No known peers yet">This node trains alone. Run the join command on another machine.

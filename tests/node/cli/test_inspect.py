@@ -215,6 +215,13 @@ def test_a_narrow_terminal_loses_no_letter_of_the_refusals(terminal, node, monke
     assert all(shown.count(reason) == 2 for reason in reasons), terminal.out
 
 
+def test_peers_that_the_report_leaves_out_are_counted(terminal, node, met):
+    own = {"peer_id": "12D3KooWme", "swarm_id": SWARM, "swarm_name": "sums"}
+    node.write_status({**node.read_status(), **own, "peers_more": 1000})
+    assert "1002 met; 1 in another swarm" in terminal.ok("status", *AT)
+    assert terminal.ok("peers", *AT).endswith("\nand 1000 more\n")
+
+
 def test_the_table_says_who_is_who_when_each_was_heard_and_what_it_gave(terminal, met):
     anna, sam, mallory = rows(terminal, met)
     assert "bootstrap" not in anna and " bootstrap " in sam

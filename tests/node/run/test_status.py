@@ -6,13 +6,13 @@ from unittest.mock import patch
 
 import pytest
 
-from node.run.status import StatusFile
+from node.run.status import MOST_PEERS, StatusFile
 from node.storage.run_folder import RunFolder, present_status
 from protocol.profile import Profile
 from swarm.common.clock import SystemClock
 from swarm.journal import Journal
 from swarm.member import PeerInfo
-from swarm.reputation import PENALTY_HALF_LIFE_S, Account, Accounts
+from swarm.reputation import PENALTY_HALF_LIFE_S, Account, Accounts, Reputation
 from swarm.transport.transport import Reach
 from tests.node.monitor.test_monitor import RECORD
 
@@ -110,6 +110,26 @@ def test_a_report_on_many_peers_reads_the_journal_as_often_as_one_on_a_single_pe
     shown = present_status(folder)["peers"]
     assert [i for i, peer in enumerate(shown) if peer["banned"]] == [7]
     assert [peer["admitted"] for peer in shown[2:5]] == [0, 2, 0]
+
+
+def test_a_crowd_of_new_keys_neither_fills_the_report_nor_hides_useful_or_connected_peers(folder):
+    said = Profile("\U0001f642" * 36, "\U0001f642" * 120, "m" * 64, "v" * 32, 1.7e9)
+    crowd = [
+        replace(PEER, peer_id=f"{i:052}", author=b"%032d" % i, connected=False, profile=said)
+        for i in range(3 * MOST_PEERS)
+    ]
+    crowd[5], crowd[7] = replace(crowd[5], connected=True), replace(crowd[7], heard=1.8e9)
+    useful = Account(crowd[9].author, reputation=Reputation(1.0, 1.7e9))
+    membership = member(*crowd)
+    membership.accounts.snapshot = lambda: [useful]
+    with folder.locked():
+        StatusFile(folder).run(membership)
+        found = present_status(folder)
+    shown = [peer["peer_id"] for peer in found["peers"]]
+    assert len(shown) == MOST_PEERS and found["peers_more"] == 2 * MOST_PEERS
+    assert shown == sorted(shown)
+    assert {crowd[n].peer_id for n in (5, 7, 9)} <= set(shown)
+    assert folder.status.stat().st_size < 1 << 20
 
 
 def test_penalties_are_shown_as_far_as_they_have_decayed(folder):
