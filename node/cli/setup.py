@@ -91,6 +91,9 @@ def create_command(
     node = open_node(config)
     tasks = creation.usual_task_set(node.config.policy.model) if task_set is None else task_set
     path = out or node.folder.manifest
+    if out is None and not os.path.lexists(path):
+        with node.folder.locked():
+            pass  # a node that joins writes a manifest, and a killed move has one
     if os.path.lexists(path):
         remedy = "Name a new file with --out, or move this one away if no swarm uses it yet."
         raise NodeError("cannot write the manifest (File exists)", path, remedy)

@@ -1,3 +1,4 @@
+import json
 import os
 import re
 import shlex
@@ -108,6 +109,20 @@ def test_create_signs_a_manifest_into_the_run_folder_once(terminal, node):
     assert manifest.founder == Identity.load(node.identity).author
     assert terminal(*args) == 1, "another manifest would be another swarm"
     assert node.manifest.read_bytes() == data
+
+
+def test_no_swarm_is_created_where_a_node_joins_one_or_a_move_to_one_was_killed(terminal, node):
+    with node.locked():
+        assert "already used by process" in terminal.fails(1, *CREATE)
+    assert not node.manifest.exists()
+    here, there = "1" * 64, "2" * 64
+    for name in (here, there):
+        (node.swarms / name).mkdir(parents=True)
+    (node.swarms / there / node.manifest.name).write_bytes(b"there")
+    plan = {"left": here, "entered": there, "out": True}
+    (node.swarms / "move.json").write_text(json.dumps(plan))
+    assert "File exists" in terminal.fails(1, *CREATE)
+    assert node.manifest.read_bytes() == b"there"
 
 
 def test_create_takes_an_allow_list_and_proof_of_work(terminal, node):
