@@ -100,6 +100,7 @@ class Experience:
     def around(cls, pool: Pool, heard: RefusalHeard | None = None) -> Self:
         """Combine a replay buffer with an outbox and accounts in the same journal."""
         accounts = Accounts(pool.journal, pool.clock, heard)
+        accounts.follow_clock()
         return cls(pool.journal, pool, Outbox(pool.journal, pool.counters), accounts)
 
 

@@ -39,6 +39,7 @@ _COLUMNS = (
     "author, bytes_in, bytes_out, admitted, strikes, struck_at, barred, touched, "
     "earned, earned_at, seconds, admitted_at"
 )
+_TIMES = "struck_at", "touched", "earned_at", "admitted_at"
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +219,13 @@ class Accounts:
             if account.reputation.at:
                 remedy = f"To undo them, stop the node and run: swarm-node block {peer} --undo"
                 log.warning("updates used groups of the banned peer %s. %s", peer, remedy)
+
+    def follow_clock(self) -> None:
+        """Move times that lie ahead of the clock to now, or bans of a wrong clock would last."""
+        now = self._clock.time()
+        moved = ", ".join(f"{each}=min({each}, {now})" for each in _TIMES)
+        with self._journal.transaction() as connection:
+            connection.execute(f"UPDATE accounts SET {moved}")
 
     def snapshot(self) -> list[Account]:
         """Return all accounts, the most recently changed first."""

@@ -6,7 +6,12 @@ import pytest
 
 from experiments.virtual_clock import VirtualClock
 from swarm.common.clock import Clock
+from swarm.common.counters import Counters
 from swarm.common.fair_limits import Backoff, ByteBudget, Reputations
+from swarm.journal import Journal
+from swarm.member import Experience
+from swarm.pool import Pool
+from swarm.reputation import LONGEST_BAN_S
 from swarm.transport.peer_connections import FIRST_SECONDS, Redial
 from tests.swarm.network_parts import EPOCH_SECONDS, running
 
@@ -97,3 +102,14 @@ def test_a_budget_is_not_spent_by_a_clock_that_is_put_back() -> None:
     assert budget.take("ben", 1000)
     clock.ahead = 0.0
     assert budget.take("ben", 1000)
+
+
+def test_a_ban_by_a_clock_that_was_ahead_ends_in_time_after_a_restart() -> None:
+    clock = SteppedClock(VirtualClock(), 30 * 86400.0)
+    pool = Pool(Journal(":memory:", clock), 1, 1.0, clock, Counters())
+    Experience.around(pool).accounts.refuse(b"anna", "bad_signature")
+    clock.ahead = 0.0
+    accounts = Experience.around(pool).accounts
+    assert accounts.banned(b"anna")
+    clock.ahead = LONGEST_BAN_S
+    assert not accounts.banned(b"anna")
