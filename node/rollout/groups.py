@@ -41,14 +41,23 @@ class OwnTask:
 class OwnGroup:
     """A local group in two forms: for sharing and for training.
 
-    ``slow``: an answer exceeded the verifier's limits here. A faster or less busy node may reward
-    it, and would take this node's claim for a lie.
+    ``slow`` numbers the completions that exceeded the verifier's limits here.
     """
 
     prompt: str
     group: Group
     training: TrainingGroup
-    slow: bool = False
+    slow: tuple[int, ...] = ()
+
+    @property
+    def shared(self) -> Group | None:
+        """The group for peers without ``slow`` completions; None if fewer than two are left.
+
+        A faster or less busy node may reward those, and would take the claimed 0 for a lie.
+        """
+        completions = self.group.completions
+        left = tuple(each for n, each in enumerate(completions) if n not in self.slow)
+        return replace(self.group, completions=left) if len(left) > 1 else None
 
     @property
     def key(self) -> tuple[int, int]:
@@ -79,7 +88,7 @@ def own_group(
         own=True,
     )
     group = Group(task.ref.env, task.ref.level, task.epoch, task.index, completions)
-    return OwnGroup(verdict.prompt, group, training, bool(verdict.over))
+    return OwnGroup(verdict.prompt, group, training, tuple(verdict.over))
 
 
 def external_group(policy: Policy, pooled: PooledGroup, kept: Sequence[int]) -> TrainingGroup:

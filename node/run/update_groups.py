@@ -41,7 +41,7 @@ from node.trajectories.trajectory import TurnLimits
 from protocol.rollout import Group
 from swarm.common.counters import Counters
 from swarm.common.util import counted
-from swarm.groups import Candidate, Origin, PooledGroup
+from swarm.groups import Candidate, Origin, PooledGroup, informative
 from swarm.journal import Journal
 from swarm.member import Experience
 from swarm.mixture import Mixture
@@ -110,8 +110,8 @@ class Rules:
     keep: int = 0  # maximum local groups to train on, informative ones only; 0 takes all
 
     def shared(self, own: Sequence[OwnGroup]) -> list[Group]:
-        worth = [each for each in own if each.informative or not self.discard]
-        return [each.group for each in worth if not each.slow]
+        groups = [group for each in own if (group := each.shared)]
+        return [each for each in groups if informative(each.rewards) or not self.discard]
 
     def trained(self, own: Sequence[OwnGroup]) -> Sequence[OwnGroup]:
         return [each for each in own if each.informative][: self.keep] if self.keep else own
@@ -179,16 +179,16 @@ class ExternalGroups:
         """
         self.intake.observe(generated)
         proven, trusted = self._authors()
-        informative = sum(each.informative for each in own)
+        teaching = sum(each.informative for each in own)
         observed = [
             *(Earned(OWN, g.group.env, g.group.level, g.training.rewards) for g in generated),
             *(Earned(g.key.author, g.env, g.level, g.rewards) for g in self._pool.arrived()),
         ]
         self.mixture.observe(observed, proven)
         # Before the update, which may change what there is room for.
-        wanted = self.mixture.wanted(informative)
+        wanted = self.mixture.wanted(teaching)
         fresh, tried = self._fresh(), self._accounts.tried()
-        chosen = self.mixture.choose(fresh, number, informative, len(own), proven, tried, trusted)
+        chosen = self.mixture.choose(fresh, number, teaching, len(own), proven, tried, trusted)
         usable, emptied = self._usable(self._pool.consume(chosen, number), trusted)
         # If the intake dropped groups, author shares refer to the smaller update.
         authors = [pooled.author for pooled, _ in usable]

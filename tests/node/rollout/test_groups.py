@@ -197,12 +197,20 @@ def test_a_completion_must_fit_the_context_behind_the_prompt(beyond):
     assert intake(refuse=()).take(question) is None, "the prompt alone fills it"
 
 
-def wrote(length, *, level=0, times=1):
+def wrote(length, *, level=0, times=1, over=()):
     """Own groups of completions of one length."""
     tokens = Tokens((1,) * length, (-0.5,) * length, (0,) * length)
     written = [Trajectory.once(Sample(tokens, Finish.STOP, "x" * length))] * 8
-    task, verdict = TaskRef("sums", level, 1), Verdict("?", (1.0,) * 8)
+    task, verdict = TaskRef("sums", level, 1), Verdict("?", (1.0,) * 8, over=over)
     return [own_group(OwnTask(task, 7, n), [1], written, verdict) for n in range(times)]
+
+
+def test_an_answer_that_was_not_scored_in_time_is_learned_from_and_not_shared():
+    """A faster node may reward it, and would take the claim of 0 for a lie."""
+    (whole,), (most,), (rest,) = wrote(4), wrote(4, over=(2, 5)), wrote(4, over=range(1, 8))
+    assert whole.shared == whole.group and len(most.training.completions) == 8
+    assert most.shared == replace(most.group, completions=most.group.completions[:6])
+    assert rest.shared is None
 
 
 def test_a_right_answer_far_longer_than_own_ones_of_its_task_is_refused():
