@@ -157,7 +157,9 @@ def _normal(text: str, form: Form) -> object:
         words = (patterns.BASE.sub("", word.rstrip(".")) for word in _words(text))
         return tuple(word.casefold() for word in words)
     if form is Form.EXPRESSION:
-        return re.sub(r"\s", "", without_latex(text).translate(TYPOGRAPHY)).translate(_SIGNS)
+        # A blank between digits counts: 3 1/2 is not 31/2.
+        text = re.sub(r"\s+", " ", without_latex(text).translate(TYPOGRAPHY))
+        return re.sub(r"(?<!\d) | (?!\d)", "", text).translate(_SIGNS)
     if form is Form.GRID:
         return _rows(text)
     ends = (text[0], text[-1]) if patterns.HALF_OPEN.fullmatch(text) else ()

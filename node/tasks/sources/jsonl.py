@@ -130,8 +130,11 @@ _NO_VALUE = re.compile(
     r"|^\s*\d[\d.,]*+(?<=\d)(?:\s*[-–]\s*\d[\d.,]*+(?<=\d))+\s*$|(?<![\\a-z])(?!(?<=\d)e\d)[a-z]+\d",
     re.ASCII | re.IGNORECASE,
 )
-# Words alone, whose letters math-verify multiplies.
-_WORDS = re.compile(r"(?:\\text\s*\{)?[^\w\\]*+(?:[a-z]{3,}+[^\w\\]*+)++", re.ASCII | re.IGNORECASE)
+# Words alone, and letters with blanks, such as moves: math-verify multiplies the letters.
+_WORDS = re.compile(
+    r"(?:\\text\s*\{)?[^\w\\]*+(?:(?:[a-z]{3,}+[^\w\\]*+)++|[a-z']++(?:\s++[a-z']++)++[^\w\\]*+)",
+    re.ASCII | re.IGNORECASE,
+)
 # What computes an answer, as the question may already do.
 COMPUTES = re.compile(
     r"\\(?:int|oint|sum|prod|lim|[dt]?binom|gcd|lcm|det|[bp]?mod|log|ln|exp|max|min|sup|inf"
@@ -143,7 +146,7 @@ _OPERATORS = re.compile(r"\\(?![dt]?frac|text|mathrm|left|right)[a-z]+|[\d})]\s*
 _COMMA = re.compile(r"(?<!\{),(?!(?<=\d,)\d{3}(?!\d))|\\pm(?![a-z])|±")
 _BRACKET_OR_NAME = re.compile(r"[(\[=]|\\\{")
 _ROOT = re.compile(r"√\s*(\d+|\w|\([^()]*\)|\{[^{}]*\})")
-_SYMBOLS = str.maketrans({"°": r"^\circ ", "²": "^2", "³": "^3"})
+_SYMBOLS = str.maketrans({"∞": r"\infty ", "°": r"^\circ ", "²": "^2", "³": "^3"})
 
 
 def computes(gold: str, answer: str) -> bool:

@@ -135,6 +135,10 @@ def test_exact_wants_an_equal_text_numeric_the_value_and_verbatim_every_characte
             ("x³", "x^3", "x^2"),
             ("4", "4", "√16"),
             ("9", "9", "3²"),
+            ("(-\\infty, 3]", "(-∞, 3]", "(-∞, 3)"),
+            ("R U R'", "r u r'", "U R R'"),
+            ("go up", "Go up.", "up go"),
+            *((three_halves, "1\\frac{1}{2}", "11/2") for three_halves in ("1 1/2", "1  1/2")),
         ),
     ],
 )
