@@ -48,7 +48,12 @@ class JsonLines:
                     f"env {spec.name!r}: a level is {{ match = 'exact' }}, "
                     f"{{ match = 'numeric' }} or {{ match = 'verbatim' }}, not {level}"
                 )
-        return cls(_read_pairs(path), [level["match"] for level in levels])
+        pairs, matches = _read_pairs(path), [level["match"] for level in levels]
+        for _, answer in pairs if {"exact", "numeric"} & set(matches) else ():
+            if mark := _MARK.search(answer):
+                what = f"{path}: the answer {answer[-80:]!r} has the mark {mark[0].strip()!r}"
+                raise TaskSetError(f"{what}, so no other form equals it: write only the result")
+        return cls(pairs, matches)
 
     def draw(self, level: int, number: int) -> Mapping[str, Any]:
         """Return line ``number`` modulo the file's length."""
@@ -122,6 +127,8 @@ def _pair(line: str, where: str) -> tuple[str, str]:
             raise TaskSetError(f"{where}: {what}: remove it") from error
     return prompt, answer
 
+
+_MARK = re.compile(r"^[ \t]*####|<answer>|\\boxed\b", re.MULTILINE | re.IGNORECASE)
 
 # Texts that math-verify would compute with, compared as text: digits beside a blank or colon, or
 # of another base; dates, addresses, ranges and phone numbers; ``H2O``, but not ``1e3`` or ``2x``.

@@ -151,6 +151,17 @@ def test_numbers_are_equal_however_they_are_written(tmp_path, answer, right, wro
     assert source.score(task, wrong) == 0.0
 
 
+@pytest.mark.parametrize("answer", ["6 * 7 = 42\n#### 42", "<answer>42</answer>", "\\boxed{42}"])
+def test_an_answer_with_the_marks_of_a_completion_is_refused(tmp_path, answer):
+    """It would equal no completion but itself."""
+    path = tmp_path / "one.jsonl"
+    path.write_text(json.dumps({"prompt": "?", "answer": answer}))
+    assert open_envs([spec(path, "verbatim")], Allowed({"halves": path}))[0]
+    for match in ("exact", "numeric"):
+        with pytest.raises(TaskSetError, match="has the mark"):
+            open_envs([spec(path, match)], Allowed({"halves": path}))
+
+
 def test_another_file_is_refused_and_one_that_changes_makes_the_verifier_unavailable(file):
     agreed, allowed = [spec(file, "exact")], Allowed({"halves": file})
     with Verifier(agreed, allowed, outside=False) as verifier:
