@@ -20,6 +20,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from node.storage.atomic_files import lock
+from swarm.common.counters import Counters
 from tests.tiers import mark, needless
 
 settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -57,6 +58,11 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     names = inspect.signature(pyfuncitem.obj).parameters
     asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
     return True
+
+
+@pytest.fixture
+def counters() -> Counters:
+    return Counters()
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from node.tasks.task_set import Allowed, load_task_set
 from node.tasks.verifier.verifier import Verifier
 from node.tasks.verifier.worker_process import WorkerLimits
 from protocol.manifest import EnvSpec
-from swarm.common.counters import Counters
 from swarm.groups import TaskRef
 from swarm.verification import Asked, JudgeRefused
 from tests.hostile.deeds import GOOD
@@ -45,11 +44,6 @@ BURNERS = {
     "a fence of blanks": "```" + " " * 20_000 + "x",
     "tags": "<answer>" * 8000 + "</answer>" * 8000,
 }
-
-
-@pytest.fixture
-def counters() -> Counters:
-    return Counters()
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from experiments.virtual_clock import VirtualClock
-from swarm.common.counters import Counters
 from swarm.journal import Journal
 from tests.swarm.collector_parts import Author, Parts
 from tests.swarm.network_parts import MemorySwarm, Node
@@ -49,11 +48,6 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def journal(path: Path, clock: VirtualClock) -> Journal:
     return Journal(path, clock)
-
-
-@pytest.fixture
-def counters() -> Counters:
-    return Counters()
 
 
 @pytest.fixture

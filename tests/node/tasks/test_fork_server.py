@@ -12,7 +12,6 @@ import pytest
 from node.tasks.sandbox.sandbox import sandbox_support
 from node.tasks.task_set import load_task_set
 from node.tasks.verifier.verifier import Verifier
-from swarm.common.counters import Counters
 from swarm.groups import TaskRef
 from tests.node.programs import FORK_SERVER, ended, until, workers
 
@@ -23,11 +22,6 @@ pytestmark = pytest.mark.skipif(
 TASK = TaskRef("gcd", 0, 1)
 SEED = 4_711
 """A fork server for these workers only: it distinguishes them from others of this process."""
-
-
-@pytest.fixture
-def counters() -> Counters:
-    return Counters()
 
 
 @pytest.fixture

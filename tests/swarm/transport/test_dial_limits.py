@@ -29,11 +29,6 @@ async def tried(limits: DialLimits, host: str = HOST, port: int = 4001, peer: st
 
 
 @pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
-
-
-@pytest.fixture
 def limits(clock: VirtualClock) -> DialLimits:
     return DialLimits(clock, Counters())
 
