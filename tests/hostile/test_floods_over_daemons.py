@@ -27,7 +27,7 @@ from swarm.transport.transport import TransportError
 from tests.hostile.flooders import LISTEN, attacking
 from tests.hostile.test_hostile_peers import offer
 from tests.swarm.network_parts import Node, identity, manifest
-from tests.swarm.transport.over import APART_LIBP2P, be_patient, until
+from tests.swarm.transport.over import APART_LIBP2P, be_patient, key_of, until
 
 pytestmark = pytest.mark.processes
 
@@ -40,17 +40,10 @@ MOST_MEMORY = 50e6
 Kind = type[HivemindTransport] | type[SubprocessTransport]
 
 
-def key_of(name: str, folder: Path) -> Path:
-    key = folder / f"{name}.key"
-    key.write_bytes(identity(name).export())
-    key.chmod(0o600)
-    return key
-
-
 async def member(
     name: str, folder: Path, *peers: str, kind: Kind = HivemindTransport, **agreed: object
 ) -> Node:
-    counters, key = Counters(), key_of(name, folder)
+    counters, key = Counters(), key_of(folder, name)
     transport = kind(key, listen=LISTEN, peers=peers, counters=counters)
     node = Node(name, transport, SystemClock(), counters, manifest(**agreed))
     await transport.start()
@@ -160,7 +153,7 @@ async def test_eight_keys_of_flo_use_up_the_allowance_of_calls(tmp_path: Path, m
 
 
 async def bare(folder: Path, name: str, address: str) -> HivemindNode:
-    settings = NodeSettings(key_of(name, folder), LISTEN, (), 60.0)
+    settings = NodeSettings(key_of(folder, name), LISTEN, (), 60.0)
     node = await HivemindNode.start(settings, Counters())
     await node.connect(address)
     return node

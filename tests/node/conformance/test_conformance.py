@@ -33,19 +33,12 @@ from swarm.common.counters import Counters
 from swarm.transport import protobuf
 from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.transport import HandlerLimits
-from tests.swarm.network_parts import CREATOR, Node, identity, manifest
-from tests.swarm.transport.over import APART_LIBP2P
+from tests.swarm.network_parts import CREATOR, Node, manifest
+from tests.swarm.transport.over import APART_LIBP2P, key_of
 
 LISTEN = ("/ip4/127.0.0.1/tcp/0",)
 SLOPPY = HandlerLimits(1 << 32, 64, 64)
 PROFILE = Profile("anna", "Two old laptops.", "tiny", "0.1.0", 1.7e9)
-
-
-def key_file(folder, name):
-    key = folder / f"{name}.key"
-    key.write_bytes(identity(name).export())
-    key.chmod(0o600)
-    return key
 
 
 @asynccontextmanager
@@ -62,7 +55,7 @@ async def started(transport):
 async def sharing(kind, folder, **options):
     """The address of a member that shares groups."""
     counters = Counters()
-    transport = kind(key_file(folder, "anna"), listen=LISTEN, counters=counters)
+    transport = kind(key_of(folder, "anna"), listen=LISTEN, counters=counters)
     anna = Node("anna", transport, SystemClock(), counters, manifest(), **options)
     async with started(transport) as address:
         anna.publish(3)
@@ -114,7 +107,7 @@ def test_what_cannot_be_tried_is_one_line():
 
 def answering(folder, answers, limits=SLOPPY):
     """A peer that stores any record and gives the same answer to every request of a protocol."""
-    transport = HivemindTransport(key_file(folder, "sloppy"), listen=LISTEN)
+    transport = HivemindTransport(key_of(folder, "sloppy"), listen=LISTEN)
     transport.use_validator(lambda record: True)
     for protocol, answer in answers.items():
         transport.handle(protocol, AsyncMock(return_value=answer), limits)
@@ -168,7 +161,7 @@ def test_a_sloppy_peer_fails_the_cases_that_it_breaks_and_no_others(tmp_path):
 @pytest.mark.processes
 def test_a_peer_that_no_other_can_dial_for_want_of_identify_is_told_so(tmp_path):
     (over,) = APART_LIBP2P.values
-    transport = over(key_file(tmp_path, "mute"), listen=LISTEN, counters=Counters())
+    transport = over(key_of(tmp_path, "mute"), listen=LISTEN, counters=Counters())
     transport.handle(IDENTIFY, AsyncMock(return_value=b""), SLOPPY)
     ben = Node("ben", transport, SystemClock(), Counters(), manifest())
 
