@@ -23,6 +23,7 @@ from node.storage.atomic_files import write_atomic
 from protocol.identity import Identity
 from tests.chaos.launcher import NETWORK, OFFSET
 from tests.chaos.world import ROOT, World
+from tests.routers.member import SMALL
 
 MODELS = ("tiny", "tiny-wide")
 PATIENCE = 600.0
@@ -60,19 +61,11 @@ class ChaosNode:
     def prepare(self, number: int, peers: list[str]) -> bytes:
         settings = {
             "node.seed": number,
-            "node.threads": 1,
             "network.peers": peers,
             "policy.model": MODELS[number % len(MODELS)],
-            "mixture.local": 2,
-            "mixture.external": 2,
-            "engine.max_new_tokens": 8,
-            "learner.micro_batch_tokens": 1024,
-            "schedule.eval_every": 1000,
-            "schedule.eval_tasks": 4,
             "schedule.checkpoint_every": 10,
-            "monitor.live": False,
         }
-        return self.configure(settings).author
+        return self.configure(SMALL | settings).author
 
     def configure(self, settings: dict[str, Any]) -> Identity:
         self.run_folder.mkdir(exist_ok=True)
