@@ -2,9 +2,9 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from swarm.common.counters import Counters
 from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.subprocess.transport import SubprocessTransport
 from swarm.transport.transport import Transport
+from tests.node.programs import until
 from tests.swarm.network_parts import Node, manifest
 from tests.swarm.transport.over import APART_LIBP2P, LOOPBACK, key_of, network_processes
 
@@ -27,6 +28,7 @@ ANNA = Profile("anna", "Two old laptops.", "tiny", "0.1.0", 1.7e9)
 BEN = Profile("ben 安", "", "", "0.1.0", 1.7e9)
 AGREED = manifest(epoch_seconds=2.0, max_age_epochs=150)
 PATIENCE = 120.0
+eventually = partial(until, seconds=PATIENCE)
 
 
 @contextmanager
@@ -64,13 +66,6 @@ def running(
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
-
-
-def eventually(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def told(node: Node) -> dict[str, Profile | None]:

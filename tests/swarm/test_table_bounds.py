@@ -10,7 +10,6 @@ from protocol.announcement import Offer
 from protocol.manifest import sign_manifest, swarm_id
 from swarm import admission, journal, reputation
 from swarm.admission import KEPT
-from swarm.groups import Origin
 from swarm.journal import Journal
 from swarm.pool import Pool
 from swarm.publisher import Outbox
@@ -18,9 +17,9 @@ from swarm.reputation import Accounts, RefusalCounts
 from swarm.verification import PENALTIES, STALE_EPOCH
 from tests.swarm.admission_parts import CREATOR, NOW, Gate, Peer
 from tests.swarm.experience_parts import group
+from tests.swarm.network_parts import ORIGIN
 
 PEERS, SEEN, REASONS = 100, 64, ("replay", "timeout", "equivocation", "stale_epoch")
-ORIGIN = Origin(3, "tiny", b"\x01" * 32, 1.0, 16)
 OTHERS = {"seen": SEEN, "accounts": 8, "refusals": 8 * len(PENALTIES), "pool": 16, "used": 20}
 OWN = {"waiting": 8, "frames": 10, "draws": 11, "numbers": 4, "begun": 0, "written": 0}
 BOUNDS = OTHERS | OWN | {"sqlite_sequence": 1}

@@ -23,16 +23,15 @@ from protocol.manifest import AllowList, Open, ProofOfWork, swarm_id
 from swarm.admission import Admission
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
-from swarm.groups import Origin
 from swarm.journal import MEMORY, Journal
 from swarm.member import Experience, assemble
 from swarm.pool import Pool
 from swarm.transport.transport import PeerUnreachable
 from tests.swarm.experience_parts import group
+from tests.swarm.network_parts import ORIGIN
 
 FRIEND = "12D3KooWQYhTNQdmr3ArTeUHRYzFg94BKyTkoWBDWez9kSCVe2Xo"
 ADDRESS = f"/ip4/127.0.0.1/tcp/4001/p2p/{FRIEND}"
-ORIGIN = Origin(3, "tiny", b"\x01" * 32, 1.0, 16)
 HERE, THERE = (create_swarm(Identity.generate(), name=name) for name in ("here", "there"))
 
 
