@@ -68,18 +68,14 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 WAITS = "waiting until the node runs; Ctrl-C ends it"
 
 
-def assert_no_second_node_starts(shell: Shell) -> None:
-    for arguments in (("join", "--detach"), ("bootstrap", "--detach"), ("join",)):
-        status, _, err = shell(*arguments, *QUICK)
-        assert status == 1
-        (line,) = [each for each in err if each != WAITS]
-        assert line.startswith("error: the run folder is already used by process")
-
-
 def test_a_detached_node_is_followed_until_it_is_stopped(shell: Shell) -> None:
     process = shell.detached()
     assert os.getsid(process.pid) == process.pid, "no terminal takes it along"
-    assert_no_second_node_starts(shell)
+    for arguments in (("join", "--detach"), ("bootstrap", "--detach"), ("join",)):
+        status, _, err = shell(*arguments, *QUICK)
+        assert status == 1, "no second node starts"
+        (line,) = [each for each in err if each != WAITS]
+        assert line.startswith("error: the run folder is already used by process")
     assert present_status(shell.node)["pid"] == process.pid
     follower = shell.start("logs", "-f", "-n", "1000")
     follower.until(lambda: any("round 4 |" in line for line in follower.out))

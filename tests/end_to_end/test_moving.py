@@ -41,17 +41,6 @@ def swarm_of(node: Command) -> str:
     return swarm_id(node.run.manifest.read_bytes()).hex()
 
 
-def assert_no_other_swarm_is_moved_to(address: str, folder: Path) -> None:
-    for peers, remedy in (
-        ((f"--peers={address}",), "name that swarm"),
-        ((), "--peers"),
-    ):
-        with join(folder, "--swarm=" + 8 * "0", *peers) as wrong:
-            assert wrong.wait() == 2
-            (line,) = [line for line in wrong.err if line.startswith("error: ")]
-            assert "--swarm: 00000000" in line and remedy in line
-
-
 def test_a_folder_is_taken_to_the_swarm_that_it_was_told_how_to_join_and_to_no_other(
     swarm: Swarm, rounds: Rounds, tmp_path: Path
 ) -> None:
@@ -59,7 +48,11 @@ def test_a_folder_is_taken_to_the_swarm_that_it_was_told_how_to_join_and_to_no_o
     home = swarm_of(alone)
     assert "baseline on " in " ".join(alone.out)
     _, address = swarm.seed()
-    assert_no_other_swarm_is_moved_to(address, tmp_path)
+    for peers, remedy in (((f"--peers={address}",), "name that swarm"), ((), "--peers")):
+        with join(tmp_path, "--swarm=" + 8 * "0", *peers) as wrong:
+            assert wrong.wait() == 2
+            (line,) = [line for line in wrong.err if line.startswith("error: ")]
+            assert "--swarm: 00000000" in line and remedy in line
     assert swarm_of(alone) == home
     assert not (tmp_path / "swarm-run" / "swarms").exists()
 

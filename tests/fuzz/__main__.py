@@ -36,7 +36,12 @@ class Report:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fuzz the targets asked for; 0 if nothing was found."""
-    options = _options().parse_args(arguments)
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument("--inputs", type=int, default=INPUTS, help="in all, shared by the targets")
+    parser.add_argument("--target", action="append", choices=MODULES, help="this one; repeatable")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="targets at a time")
+    parser.add_argument("--seed", type=int, default=time.time_ns() % (1 << 31) + 1)
+    options = parser.parse_args(arguments)
     names = options.target or list(MODULES)
     each = -(-options.inputs // len(names))
     FINDINGS.mkdir(exist_ok=True)
@@ -52,15 +57,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if failed:
         print(f"found something in {', '.join(failed)}; the inputs are in {FINDINGS}/")
     return 1 if failed else 0
-
-
-def _options() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument("--inputs", type=int, default=INPUTS, help="in all, shared by the targets")
-    parser.add_argument("--target", action="append", choices=MODULES, help="this one; repeatable")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="targets at a time")
-    parser.add_argument("--seed", type=int, default=time.time_ns() % (1 << 31) + 1)
-    return parser
 
 
 def _fuzz(name: str, inputs: int, seed: int) -> Report:

@@ -26,7 +26,11 @@ VERDICTS = {
 
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     """Try the mutants of a tree; 0 if every one of them is killed, else 1."""
-    options = _options().parse_args(arguments)
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
+    parser.add_argument("--only", action="append", metavar="SLUG", help="this threat; repeatable")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants at a time")
+    parser.add_argument("--seconds", type=float, default=300.0, help="most a mutant's tests take")
+    options = parser.parse_args(arguments)
     try:
         mutants = read(root / "tests/mutants")
         problems = [f"{m.source}: {fault}" for m in mutants for fault in faults(m, root)]
@@ -41,14 +45,6 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
         print(*problems, sep="\n", file=sys.stderr)
         return 1
     return _try(chosen, root, options.jobs, options.seconds)
-
-
-def _options() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
-    parser.add_argument("--only", action="append", metavar="SLUG", help="this threat; repeatable")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants at a time")
-    parser.add_argument("--seconds", type=float, default=300.0, help="most a mutant's tests take")
-    return parser
 
 
 def _try(mutants: Sequence[Mutant], root: Path, jobs: int, seconds: float) -> int:

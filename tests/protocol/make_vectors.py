@@ -34,12 +34,8 @@ FILES = {
 }
 
 
-def write() -> None:
+if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
     for name, make in FILES.items():
         text = json.dumps(make(), indent=1, ensure_ascii=False)
         (FOLDER / f"{name}.json").write_text(text + "\n")
-
-
-if __name__ == "__main__":
-    write()

@@ -11,8 +11,7 @@ import pytest
 
 from experiments.scale.dht import CallCost, get_cost, store_cost
 
-ROOT = Path(__file__).resolve().parents[3]
-RESULTS = ROOT / "benchmarks" / "results"
+RESULTS = Path(__file__).resolve().parents[3] / "benchmarks" / "results"
 COUNTED = json.loads((RESULTS / "hash_table.json").read_text(encoding="utf-8"))
 SEARCHED = json.loads((RESULTS / "table_search.json").read_text(encoding="utf-8"))
 COUNT_ERROR, HOPS_ERROR, FINDS_ERROR = 0.05, 0.10, 0.02
@@ -25,11 +24,9 @@ def modelled(row: dict[str, Any]) -> CallCost:
     return store_cost(row["nodes"], round(row["record_bytes"]), under)
 
 
-def told(row: dict[str, Any]) -> str:
-    return f"{row['call']}-of-{row['records']}-among-{row['nodes']}"
-
-
-@pytest.mark.parametrize("row", COUNTED, ids=told)
+@pytest.mark.parametrize(
+    "row", COUNTED, ids=lambda row: f"{row['call']}-of-{row['records']}-among-{row['nodes']}"
+)
 def test_a_call_costs_what_was_counted_among_real_peers(row: dict[str, Any]) -> None:
     cost = modelled(row)
     assert cost.rpcs == pytest.approx(row["rpcs"], rel=COUNT_ERROR)

@@ -1,7 +1,6 @@
 import signal
 import socket
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,17 +9,6 @@ from tests.end_to_end.commands import Command
 from tests.node.dashboard.browser import get
 
 SHOWN = "dashboard: http://127.0.0.1:"
-
-
-@contextmanager
-def shown(folder: Path) -> Iterator[int]:
-    """The command in a process of its own, and the port of this machine that it says."""
-    told = Command(folder, "dashboard", "--address", "127.0.0.1:0", "--config", "node")
-    with closing(told):
-        told.until(lambda: any(line.startswith(SHOWN) for line in told.out))
-        (line,) = (line for line in told.out if line.startswith(SHOWN))
-        yield int(line.rstrip("/").rpartition(":")[2])
-        assert told.stop(signal.SIGINT) == 0
 
 
 def test_a_port_that_is_taken_is_said_with_what_to_do(terminal, node):
@@ -49,8 +37,13 @@ def test_a_folder_that_is_none_of_a_node_is_said(terminal, place):
 @pytest.mark.processes
 def test_a_folder_in_which_no_node_has_run_yet_is_shown_as_that(node):
     before = sorted(node.root.iterdir())
-    with shown(node.root.parent) as port:
+    command = ("dashboard", "--address", "127.0.0.1:0", "--config", "node")
+    with Command(node.root.parent, *command) as told:
+        told.until(lambda: any(line.startswith(SHOWN) for line in told.out))
+        (line,) = (line for line in told.out if line.startswith(SHOWN))
+        port = int(line.rstrip("/").rpartition(":")[2])
         assert get(port, "/api/v1/status").json["state"] == "none"
         assert get(port, "/api/v1/rounds").json["count"] == 0
         assert get(port, "/api/v1/ask").status == 403
+        assert told.stop(signal.SIGINT) == 0
     assert sorted(node.root.iterdir()) == before

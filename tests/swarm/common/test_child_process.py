@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock
 
 import pytest
 
@@ -113,10 +114,6 @@ def test_on_windows_the_interpreter_that_a_virtual_environment_would_start_is_st
     )
 
 
-def refused(*_):
-    raise PermissionError(1, "Operation not permitted")
-
-
 @pytest.mark.parametrize("system", ["linux", "win32", "darwin"])
 def test_a_process_is_killed_on_every_system_and_killed_again_is_no_error(system, monkeypatch):
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, **GROUP)
@@ -129,7 +126,7 @@ def test_a_process_is_killed_on_every_system_and_killed_again_is_no_error(system
         assert process.wait(20) == -signal.SIGKILL
         monkeypatch.setattr(sys, "platform", system)
         if system == "darwin":  # of a group that has only ended processes
-            monkeypatch.setattr(os, "killpg", refused)
+            monkeypatch.setattr(os, "killpg", Mock(side_effect=PermissionError(1, "not permitted")))
         kill_group(process)
 
 
