@@ -4,8 +4,6 @@ Files whose tests start processes, which take minutes, come first: begun last, o
 a single worker busy while the others have nothing left to do.
 """
 
-from __future__ import annotations
-
 import asyncio
 import getpass
 import inspect

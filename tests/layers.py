@@ -4,8 +4,6 @@ A package here is a folder of ``experiments/``, ``node/`` or ``swarm/`` with eve
 ``protocol/`` is one package. Its level is one above the highest level that it imports.
 """
 
-from __future__ import annotations
-
 import ast
 from collections import defaultdict
 from functools import cache

@@ -1,7 +1,5 @@
 """Groups of long answers, as real tokens and text weigh."""
 
-from __future__ import annotations
-
 import random
 
 from protocol.rollout import Batch, Completion, Finish, Group, Segment, Tokens, Writer

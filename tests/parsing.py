@@ -1,7 +1,5 @@
 """Python source as a tree, and where it reaches for what other code keeps to itself."""
 
-from __future__ import annotations
-
 import ast
 import gc
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Ports that a test listens on twice."""
 
-from __future__ import annotations
-
 import random
 import socket
 from contextlib import suppress

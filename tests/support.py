@@ -1,7 +1,5 @@
 """Small real parts for tests: a random decoder with a character tokenizer."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path

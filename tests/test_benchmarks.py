@@ -1,7 +1,5 @@
 """The benchmarks of one policy, with the smallest numbers."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

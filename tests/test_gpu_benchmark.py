@@ -1,7 +1,5 @@
 """``make bench-gpu`` without a GPU, and the list of what runs on one alone."""
 
-from __future__ import annotations
-
 import ast
 import json
 import multiprocessing

@@ -1,8 +1,6 @@
 """The floors of the house: imports run experiments -> node -> swarm ->
 protocol, and the lower two stay light."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import re

@@ -5,8 +5,6 @@ each takes long, and other tests of its module stay in the fast tier. An entry m
 beginning of a test's name.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """``python -m tests.chaos run``, ``soak`` and ``split``; exit 1 on any violation."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import shutil

@@ -3,8 +3,6 @@
 Rewards are computed anew, from the frames that authors served and from what other peers heard.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

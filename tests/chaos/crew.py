@@ -1,7 +1,5 @@
 """The nodes, started by the ordinary command and hurt from outside, and a swarm of them."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Carries the plan out, keeps every node going, and watches cut networks heal."""
 
-from __future__ import annotations
-
 import math
 import sqlite3
 import time

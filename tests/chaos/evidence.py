@@ -1,7 +1,5 @@
 """What a run left behind: gathered while it ran, read from the dead, kept in one SQLite file."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -5,8 +5,6 @@ also shares groups of its own, and now and then claims rewards that its answers 
 there is something which nobody may train on.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import random

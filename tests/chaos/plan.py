@@ -1,7 +1,5 @@
 """What happens to the swarm and when: a pure function of the seed."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass

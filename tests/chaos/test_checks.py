@@ -1,7 +1,5 @@
 """The checker of a chaos run finds what was planted, and nothing in what is right."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace

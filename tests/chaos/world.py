@@ -5,8 +5,6 @@ outlasts it and no root is needed where the system lets users have such. Where i
 goes on without the events that need them, and says so.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

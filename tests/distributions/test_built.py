@@ -1,7 +1,5 @@
 """The wheel and the source distribution of a copy of this tree, and the wheel installed."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tarfile

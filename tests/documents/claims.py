@@ -1,7 +1,5 @@
 """What a walk leaves out and why, and what the documents say that a run comes to."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean

@@ -4,8 +4,6 @@
 has can be imported in it, and whatever is installed there stays there.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil

@@ -1,7 +1,5 @@
 """A page of the documents as sections of fenced blocks, and what people type of them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

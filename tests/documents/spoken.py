@@ -1,7 +1,5 @@
 """Texts that people read in the program and on its web pages."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import defaultdict

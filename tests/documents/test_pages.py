@@ -1,7 +1,5 @@
 """What the documents tell people to type: read, and run where that is asked for."""
 
-from __future__ import annotations
-
 import ast
 import re
 import shlex

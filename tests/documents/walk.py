@@ -1,7 +1,5 @@
 """A page as a reader goes through it: block by block, each in a fresh shell."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Real swarms of real processes, ended whatever happens."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack

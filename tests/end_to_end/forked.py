@@ -6,8 +6,6 @@ Most of a command's CPU time is imports. A child has its own streams, folder, en
 status: everything but the imports is as in a process of its own.
 """
 
-from __future__ import annotations
-
 import ctypes
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """A node in the background: started, followed and stopped by commands of their own."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """A node refuses input that it cannot use, and loses nothing over it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import socket

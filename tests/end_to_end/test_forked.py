@@ -1,7 +1,5 @@
 """The process that commands of these tests are forked from."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.node.programs import ROOT, python

@@ -1,7 +1,5 @@
 """A swarm that plays: trajectories are shared, replayed by whoever takes them, and learned from."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What a node lives through: damage on its disk, lost helpers, absent peers, and its own end."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Mallory creates a swarm whose levels carry code, and nodes join it."""
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Iterator

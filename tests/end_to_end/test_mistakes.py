@@ -6,8 +6,6 @@ happens in, the exit status, and where the rows give only a part of the command 
 config file (``file``), the rest of it.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """A node that trained in one swarm is taken to another, and back."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import signal

@@ -1,7 +1,5 @@
 """A real swarm shown to everybody: what its page says is true, whoever lies and whoever goes."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

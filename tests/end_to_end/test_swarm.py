@@ -1,7 +1,5 @@
 """Whole nodes in processes of their own, over real p2p daemons."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

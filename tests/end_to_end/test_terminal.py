@@ -1,7 +1,5 @@
 """Commands in a terminal: Ctrl-C while they start and while they work, and the live panel."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

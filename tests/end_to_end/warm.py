@@ -4,8 +4,6 @@
 command imports it again, which costs nothing if it is there, and reports the error if it is not.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 
 import typer.main

@@ -1,7 +1,5 @@
 """What the tests of whole processes look at while these run."""
 
-from __future__ import annotations
-
 import sqlite3
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """Simulated swarms: repeatable, resumable, and the same code as real nodes."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import io

@@ -1,7 +1,5 @@
 """Swarms whose nodes play games, turn by turn."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Swarms with hostile nodes: the attack is real, repeatable and leaves the other arms alone."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Swarms whose nodes answer with their working."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Means over seeds, noise, and rewards at equal cost."""
 
-from __future__ import annotations
-
 import pytest
 
 from experiments.arms import MIXES, mix

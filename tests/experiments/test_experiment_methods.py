@@ -1,7 +1,5 @@
 """Methods are held against the default, seed by seed, and a table that was broken off goes on."""
 
-from __future__ import annotations
-
 import json
 from io import StringIO
 from pathlib import Path

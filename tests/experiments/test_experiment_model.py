@@ -1,7 +1,5 @@
 """Experiments with a model of one's own."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Swarms whose nodes are not alike, and who of them is judged."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from dataclasses import replace

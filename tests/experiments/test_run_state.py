@@ -1,7 +1,5 @@
 """An interrupted run of an experiment resumes where it was saved, with the same figures."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Variants of one model in a swarm of real nodes."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``python -m tests.families`` measures every family and writes docs/models.md; ten minutes."""
 
-from __future__ import annotations
-
 import logging
 import re
 import sys

@@ -5,8 +5,6 @@ SmolLM3, Phi-4 and OLMo 2, or of characters that fall back to bytes as with Gemm
 templates are of the families' shapes, and the end tokens are the published ones.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field

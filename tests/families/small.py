@@ -1,7 +1,5 @@
 """Small random models of every causal architecture that ``transformers`` knows."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

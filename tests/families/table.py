@@ -1,7 +1,5 @@
 """What was measured of every family, engine against learner, and docs/models.md of it."""
 
-from __future__ import annotations
-
 import json
 import re
 import textwrap

@@ -1,7 +1,5 @@
 """docs/models.md says what was measured, and that is still so."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

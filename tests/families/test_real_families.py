@@ -1,7 +1,5 @@
 """Families that people use, from the folder through training to the exported model."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from pathlib import Path
 

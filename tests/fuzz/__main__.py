@@ -4,8 +4,6 @@ Every target runs in a process of its own, with a limit on memory and on the tim
 Inputs are guided by coverage where atheris is installed, else bent out of the corpus by hypothesis.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import os

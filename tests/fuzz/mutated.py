@@ -1,7 +1,5 @@
 """Inputs bent out of a corpus by hypothesis, where atheris does not install."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import hypothesis

@@ -1,7 +1,5 @@
 """What ``node`` reads that somebody else may have written: worker, task set, files."""
 
-from __future__ import annotations
-
 import json
 import socket
 import tempfile

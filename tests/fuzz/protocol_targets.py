@@ -1,7 +1,5 @@
 """Everything that ``protocol`` decodes; bodies are signed, so that what lies behind is reached."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

@@ -1,7 +1,5 @@
 """What ``swarm`` does with bytes of peers: records, streams, exchange, admission, journal."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """What is fuzzed: a function of bytes, the errors it may end with, and inputs to begin from."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

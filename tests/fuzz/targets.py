@@ -1,7 +1,5 @@
 """All targets by name, and the module of each: a process imports no other one."""
 
-from __future__ import annotations
-
 from tests.fuzz import node_targets, protocol_targets, swarm_targets
 from tests.fuzz.target import TARGETS
 

@@ -1,7 +1,5 @@
 """Seeds and former findings of the fuzzer end with a named error."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.fuzz.target import TARGETS

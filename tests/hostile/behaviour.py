@@ -1,7 +1,5 @@
 """What a hostile peer does, and what a node has to make of it."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Envs that run an answer as code, and what mallory would write in one."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

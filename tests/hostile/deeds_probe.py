@@ -3,8 +3,6 @@
 ``python deeds_probe.py WALLS UID``. As root it first lets that user reach this interpreter.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -1,7 +1,5 @@
 """Peers whose frames break all below the signature, or whose groups are not what they say."""
 
-from __future__ import annotations
-
 import random
 import struct
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Run as a script in an empty folder: what it finds it finds by being broken into.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource

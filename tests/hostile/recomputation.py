@@ -4,8 +4,6 @@ Every frame that left a peer is opened with the protocol's code, every group in 
 verifier of the test's own. The node's journal is then held against that.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence

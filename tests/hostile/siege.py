@@ -1,7 +1,5 @@
 """An honest node in a process of its own, hostile peers around it, and what came of it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -4,8 +4,6 @@ A test puts this folder and an entry point for it on the path (:func:`strange_sp
 then loads it as it loads any package's task.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import resource

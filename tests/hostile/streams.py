@@ -1,7 +1,5 @@
 """Peers that bear others' names, mint their own, or answer and ask something else than is due."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import struct

@@ -1,7 +1,5 @@
 """Trajectories of strangers: honest ones are all admitted, forged ones never."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace

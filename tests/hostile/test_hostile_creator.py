@@ -1,7 +1,5 @@
 """Mallory creates a swarm, or passes hers off as another: who joins is told so, and unharmed."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Iterator

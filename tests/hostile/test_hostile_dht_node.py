@@ -1,7 +1,5 @@
 """Mallory runs a DHT node of her own, over real daemons, without any of the checks of ours."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import time

@@ -1,7 +1,5 @@
 """Peers that lie about what they wrote: each is refused by name, and the node goes on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

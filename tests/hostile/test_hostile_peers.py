@@ -1,7 +1,5 @@
 """Peers that misbehave on the network: flo floods, mallory serves and stores what is not hers."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import suppress
 from dataclasses import replace

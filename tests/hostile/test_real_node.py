@@ -4,8 +4,6 @@ What the node may have learned from is worked out from the frames that were serv
 with what its journal says it did.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import signal

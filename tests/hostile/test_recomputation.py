@@ -1,7 +1,5 @@
 """The recomputation that real nodes are held against finds what must not have been learned from."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

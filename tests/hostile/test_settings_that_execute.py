@@ -1,7 +1,5 @@
 """Mallory creates a swarm whose manifest carries code, or answers with code: none of it runs."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,7 +1,5 @@
 """Slow sam's texts take long to judge: he uses up his own time, and nobody waits for him twice."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """``install/environment.py`` makes an environment that is whole, or none."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The stand-ins in ``install/`` do what the packages whose names they bear would do."""
 
-from __future__ import annotations
-
 import itertools
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """``python -m tests.mutants``: whether every defence has a test that fails without it."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -4,8 +4,6 @@ An entry of ``tests/mutants/*.toml`` names a threat (a row of ``docs/security.md
 defence, the text without it, and the tests of which at least one has to fail then.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """A test without the defence that it names must fail, and whoever checks that can fail too."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Trying mutants: a copy of the tree, a defence taken out of it, and the tests that should fail."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

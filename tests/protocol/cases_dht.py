@@ -1,7 +1,5 @@
 """DHT calls with the answers of one node, and counts of authors with the depths they give."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import struct

@@ -1,7 +1,5 @@
 """Frames as they should be, and wrong ones with the error they deserve."""
 
-from __future__ import annotations
-
 import struct
 from dataclasses import replace
 

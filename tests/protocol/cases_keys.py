@@ -1,7 +1,5 @@
 """Vectors of key files, public names and signatures, and of what follows from keys."""
 
-from __future__ import annotations
-
 from protocol.announcement import (
     depth_for,
     depth_of,

@@ -1,7 +1,5 @@
 """Manifests as they should be, and wrong ones with the error they deserve."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from protocol import envelope

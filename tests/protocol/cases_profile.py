@@ -1,7 +1,5 @@
 """Profiles as they should be, and wrong ones with their error."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from protocol import envelope

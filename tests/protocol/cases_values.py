@@ -1,7 +1,5 @@
 """Vectors of the codec, of answers in completions, and of trajectories in the shipped ``guess``."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import asdict

@@ -4,8 +4,6 @@ Every file is ``{"context": …, "vectors": [{"name", "input", …, "expected" |
 strings in lower-case hex. ``docs/minimal_member.md`` says how to read each file.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

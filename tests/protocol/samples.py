@@ -1,7 +1,5 @@
 """One valid specimen of each message, and the hand to forge wrong ones."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Everything the format can hold, for hypothesis."""
 
-from __future__ import annotations
-
 import struct
 import unicodedata
 

@@ -1,7 +1,5 @@
 """A record says who offers what, for a bounded time, in a place that nobody can steer."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from dataclasses import replace

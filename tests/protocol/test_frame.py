@@ -1,7 +1,5 @@
 """What is sealed opens unchanged and small; bent frames and bombs are refused by name."""
 
-from __future__ import annotations
-
 import random
 import struct
 import tracemalloc

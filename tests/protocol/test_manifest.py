@@ -1,7 +1,5 @@
 """A manifest is signed, named by its content, sane in every field, and says who is let in."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """This implementation keeps to the vectors that others are tested on."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterator

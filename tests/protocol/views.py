@@ -5,8 +5,6 @@ of their fields. Where strings and byte strings must be told apart (the codec's 
 strings become ``{"hex": …}``.
 """
 
-from __future__ import annotations
-
 from dataclasses import fields, is_dataclass
 from enum import IntEnum
 

@@ -1,7 +1,5 @@
 """A real instruct model learns in a swarm of two real nodes; run by ``make test-real``."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

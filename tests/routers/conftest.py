@@ -1,7 +1,5 @@
 """A laboratory for each test, with members in it; skipped where the machine allows none."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path

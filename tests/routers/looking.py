@@ -1,7 +1,5 @@
 """What the tests of real routers look at while nodes run behind them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.end_to_end.watching import wait_until

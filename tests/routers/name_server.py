@@ -2,8 +2,6 @@
 the TXT records of some names, and that there are no others. It prints a line once it listens.
 """
 
-from __future__ import annotations
-
 import socket
 import struct
 import sys

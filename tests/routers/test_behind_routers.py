@@ -1,7 +1,5 @@
 """Nodes behind routers of all kinds learn from each other, and say how they are reached."""
 
-from __future__ import annotations
-
 import json
 from importlib.util import find_spec
 

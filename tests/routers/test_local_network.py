@@ -1,8 +1,6 @@
 """Members on one network find each other by multicast DNS, over either transport, and mallory there
 neither leads a node astray nor keeps it out."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from contextlib import ExitStack

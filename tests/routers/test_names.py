@@ -1,7 +1,5 @@
 """A seed found by the TXT records of a name, as an operator's name server has them."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from contextlib import ExitStack

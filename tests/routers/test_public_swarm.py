@@ -5,8 +5,6 @@ A namespace has one user and none of the machine's folders to itself, so that ac
 and folders are others; what an operator puts in is the address, the port stays.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

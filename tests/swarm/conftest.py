@@ -1,7 +1,5 @@
 """Tests that are coroutines run on an event loop of their own, most of them in a memory swarm."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from contextlib import AbstractAsyncContextManager, AsyncExitStack

@@ -1,7 +1,5 @@
 """Small real values and a hand-moved clock for the tests of shared experience."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """A swarm of members in one process: every part real but the wires, the clock and the judge."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Sequence

@@ -1,7 +1,5 @@
 """Admission of honest frames, and of those that only this node's own limits keep out."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import threading

@@ -1,7 +1,5 @@
 """A clock that was ahead and is put right: nothing waits until the wrong time has come true."""
 
-from __future__ import annotations
-
 import pytest
 
 from experiments.virtual_clock import VirtualClock

@@ -1,7 +1,5 @@
 """Announcements: where they stand, which one counts, and what a newcomer can fetch."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections import Counter

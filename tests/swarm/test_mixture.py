@@ -1,7 +1,5 @@
 """The mixture: pure, seeded, fair between authors, bounded for each and for newcomers together."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

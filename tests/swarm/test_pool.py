@@ -1,7 +1,5 @@
 """The pool: bounded, aged, and handing out no group more often than it may."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 

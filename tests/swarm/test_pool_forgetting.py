@@ -1,7 +1,5 @@
 """What the pool forgets of uses: all that can matter no more, and nothing that could return."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from hypothesis import settings

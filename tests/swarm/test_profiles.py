@@ -1,7 +1,5 @@
 """What members are told by each other of themselves, and what comes of those who abuse it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The outbox: every own group leaves in one frame, and frames are served within bounds."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections import Counter

@@ -1,7 +1,5 @@
 """Every table that grows with what peers send has a bound that no manifest moves."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """vLLM against ``transformers`` on the same weights, and commands that run on what it writes."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """``python -m experiments scale`` on tiny swarms."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Network, table, accounts and journals of a simulated swarm keep the contracts of real ones."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,5 @@
 """Whole simulated swarms: what befalls them shows in their figures."""
 
-from __future__ import annotations
-
 from dataclasses import astuple, replace
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """What the simulated hash table costs is what the real one was counted to cost."""
 
-from __future__ import annotations
-
 import json
 from itertools import pairwise
 from pathlib import Path

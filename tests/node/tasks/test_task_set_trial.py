@@ -1,7 +1,5 @@
 """What ``create`` finds out about a task set before anybody trains on it."""
 
-from __future__ import annotations
-
 import json
 from itertools import count
 

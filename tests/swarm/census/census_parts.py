@@ -1,7 +1,5 @@
 """A swarm as a member tells of it, without one."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from hashlib import sha256

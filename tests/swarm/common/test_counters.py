@@ -1,7 +1,5 @@
 """What comes again and again is told when it begins, and then counted."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

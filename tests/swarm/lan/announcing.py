@@ -4,8 +4,6 @@ at an address of this machine what mallory likes: that so many members of a swar
 It prints a line once all is said, and goes on until standard input ends.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 

@@ -6,8 +6,6 @@ ends. Whoever dials is told the name's peer id: a transport with as little in it
 other needs.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 

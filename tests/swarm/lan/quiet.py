@@ -7,8 +7,6 @@ records; what is said in the first seconds, twice what a node's first announceme
 it. Both go on until standard input ends.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import struct

@@ -3,8 +3,6 @@
 Every one is a process of its own on the loopback network, and so is mallory.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

@@ -1,7 +1,5 @@
 """Mallory's names have bytes that are no UTF-8: they are read as longer ones than may be sent."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import socket

@@ -1,7 +1,5 @@
 """A peer that speaks Noise, and yamux as she likes, against nodes over libp2p."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import struct

@@ -1,7 +1,5 @@
 """What a transport may stand on, for tests that try several."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress

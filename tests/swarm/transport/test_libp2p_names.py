@@ -1,7 +1,5 @@
 """Addresses that are names, looked up at a DNS server of the test's own."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Which relayed connections are begun anew, on a clock that is set by hand."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

@@ -1,7 +1,5 @@
 """Who holds a service's places when more ask than there are."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Keys that claim to listen where a third party does, and what a node then dials there."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

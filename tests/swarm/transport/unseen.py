@@ -3,8 +3,6 @@
 Run in a network of its own, where 8.8.4.4 is this machine's.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from pathlib import Path
