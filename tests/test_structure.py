@@ -34,7 +34,7 @@ MOST_FILES = 247
 MOST_LINES = 54_877
 LONGEST_FILE = 450
 SHORT_FILE = 60
-MOST_TEST_LINES = 58_398
+MOST_TEST_LINES = 58_402
 MOST_WORDS = 2_000
 SHORT = {
     "swarm/common/clock.py": "a protocol and its one implementation, named all over the package",

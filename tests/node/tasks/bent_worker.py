@@ -8,6 +8,11 @@ from swarm.common.child_process import ChannelError, take_over_stdin
 ANSWER = {"observation": "1 bent", "over": False, "reward": None}
 
 
+def main() -> None:
+    with contextlib.suppress(ChannelError):
+        serve()
+
+
 def serve() -> None:
     channel = take_over_stdin()
     channel.receive()  # limits
@@ -36,5 +41,4 @@ def serve() -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(ChannelError):
-        serve()
+    main()
