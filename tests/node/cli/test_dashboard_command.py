@@ -38,12 +38,12 @@ def test_a_folder_that_is_none_of_a_node_is_said(terminal, place):
 def test_a_folder_in_which_no_node_has_run_yet_is_shown_as_that(node):
     before = sorted(node.root.iterdir())
     command = ("dashboard", "--address", "127.0.0.1:0", "--config", "node")
-    with Command(node.root.parent, *command) as told:
-        told.until(lambda: any(line.startswith(SHOWN) for line in told.out))
-        (line,) = (line for line in told.out if line.startswith(SHOWN))
+    with Command(node.root.parent, *command) as page:
+        page.until(lambda: any(line.startswith(SHOWN) for line in page.out))
+        (line,) = (line for line in page.out if line.startswith(SHOWN))
         port = int(line.rstrip("/").rpartition(":")[2])
         assert get(port, "/api/v1/status").json["state"] == "none"
         assert get(port, "/api/v1/rounds").json["count"] == 0
         assert get(port, "/api/v1/ask").status == 403
-        assert told.stop(signal.SIGINT) == 0
+        assert page.stop(signal.SIGINT) == 0
     assert sorted(node.root.iterdir()) == before
