@@ -211,22 +211,9 @@ _SIGN = r"(?:(?<![)\]])[-+])"  # behind a bracket it is an operator
 _BASE = r"_\{?\d{1,2}\}?(?!\w)"
 BASE = re.compile(r"(?<=\w)_\{?\d{1,2}\}?$")
 """A base behind digits: ``1f_16``."""
-_UNIT = _any(
-    *(
-        "[kcm]?m",
-        "km/h",
-        "k[mp]h",
-        "mph",
-        "[km]?g",
-        "m?[lL]",
-        "ft",
-        "in",
-        "yd",
-        "lbs?",
-        "oz",
-        "mins?",
-    ),
-    *("hrs?", "h", "sec", "ms", "k?Wh?", "[kM]?Hz", "[kKMGT]B"),
+_UNIT = (
+    r"(?:[kcm]?m|km/h|k[mp]h|mph|ft|in|yd|[km]?g|lbs?|oz|m?[lL]"
+    r"|h|hrs?|mins?|sec|ms|k?Wh?|[kM]?Hz|[kKMGT]B)"
 )
 NUMBER = re.compile(
     rf"{_BEFORE}{_SIGN}?{_UNSIGNED}(?:(?={_BASE})|(?={_UNIT}(?![\w(]))|(?!\w|\.\d))", re.ASCII
