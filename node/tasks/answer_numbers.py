@@ -59,11 +59,27 @@ def _without_aside(sentence: str) -> str:
 
 def _typed(text: str) -> str:
     """Replace typographic signs, and LaTeX within numbers."""
-    text = patterns.THOUSANDS.sub(",", text).translate(TYPOGRAPHY)
+    text = patterns.POWER_OF_TEN.sub(_scientific, patterns.THOUSANDS.sub(",", text))
+    text = patterns.SCALED.sub(lambda scale: patterns.SCALES[scale[1].lower()], text)
+    text = text.translate(TYPOGRAPHY)
     text = patterns.SHORT_FRAC.sub(r"\\frac{\1}{\2}", patterns.UNEQUAL.sub("≠", text))
     for sign, instead in (("\\!", ""), ("{,}", ","), ("\\,", ""), ("\\%", "%"), (" OR ", " | ")):
         text = text.replace(sign, instead)
     return text
+
+
+def _scientific(power: re.Match[str]) -> str:
+    exponent = (power[2] or power[3]).translate(patterns.RAISED)
+    return f"{power[1] or 1}e{exponent}" if re.fullmatch("[-+]?[0-9]+", exponent) else power[0]
+
+
+def in_digits(text: str) -> str:
+    """Write numbers in words as digits, if the text has no others: ``forty-two`` is ``42``."""
+    if patterns.OTHER_QUANTITY.search(text):
+        return text
+    return patterns.NUMBER_NAME.sub(
+        lambda name: str(sum(patterns.NAMES[each.lower()] for each in name.groups() if each)), text
+    )
 
 
 def _is_formula(text: str, spoken: str) -> bool:

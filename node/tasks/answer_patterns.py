@@ -237,6 +237,35 @@ SHORT_FRAC = re.compile(r"\\[dt]?frac\s*(\d)\s*(\d)", re.ASCII)
 r"""A fraction of two digits without braces: ``\frac12``."""
 THOUSANDS = re.compile(r"(?<=\d)(?:['’\u2009\u202f]|\\[ :;])(?=\d{3}(?!\d))", re.ASCII)
 r"""A separator of thousands other than a comma: ``1'234``, ``1\;234``."""
+POWER_OF_TEN = re.compile(
+    rf"{_BEFORE}(?:({_DIGITS}(?:\.\d+)?)\s*(?:[×x·*]|\\(?:times|cdot))\s*)?"
+    r"10\s*(?:(?:\^|\*\*)\s*\{?([-−+]?\d{1,3})\}?|([⁻⁰¹²³⁴-⁹]{1,4}))(?![\w.^}!])",
+    re.ASCII,
+)
+"""A power of ten: ``10^6``, ``6.02 × 10⁸``. Groups: the factor before it, the exponent twice."""
+RAISED = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹−", "-0123456789-")
+"""Digits of an exponent as those of a number."""
+_SCALE = r"(?:hundred|thousand|million|billion|trillion|dozens?|squared|cubed|factorial)"
+SCALES = {"thousand": "e3", "million": "e6", "billion": "e9", "trillion": "e12"}
+SCALED = re.compile(
+    rf"(?<=\d) +({'|'.join(SCALES)})\b(?!,? +(?:and +)?[a-z]* ?\d)", re.ASCII | re.IGNORECASE
+)
+"""A scale behind a number: ``2 million``. The group holds it."""
+_ONES = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+_TEENS = ("ten", "eleven", "twelve", *(f"{each}teen" for each in ("thir", "four", "fif", "six")))
+_TEENS += ("seventeen", "eighteen", "nineteen")
+_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+NAMES = dict(zip(("zero", *_ONES, *_TEENS), range(20), strict=True))
+NAMES |= {name: 10 * number for number, name in enumerate(_TENS, 2)}
+"""Words for numbers, with their values."""
+NUMBER_NAME = re.compile(
+    rf"\A(one)\Z|\b(?:({_any(*_TENS)})(?:[- ]({_any(*_ONES)}))?"
+    rf"|({_any('zero', *_ONES[1:], *_TEENS)}))\b(?!-\w)",
+    re.IGNORECASE,
+)
+"""A number below a hundred in words: ``forty-two``; ``one`` if it is all. Groups: its words."""
+OTHER_QUANTITY = re.compile(rf"\d|\b(?:{_SCALE}|half|halves|thirds?|quarters?)\b", re.IGNORECASE)
+"""A number in digits, or a word that changes one: ``hundred``."""
 POWER = re.compile(r"[\d.]+\s*\^\s*\{?-?[\d.]+\}?", re.ASCII)
 """A power: ``2^{10}``."""
 _LATEX_RATIO = r"\\[dt]?frac\s*\{\s*(-?\d+)\s*\}\s*\{\s*(\d+)\s*\}"
@@ -292,7 +321,6 @@ _SYMBOL = r"(?:[±√≤≥≠]|(?:(?<![\w\"'=|/-])|(?<![<\w/].)\b[a-z])[<>]|\bs
 _RAISED = r"[¹²³⁰-⁹¼½¾⅐-⅞]"
 _STRUCK = r"[\u0300-\u036f\u20d0-\u20ff]"
 _OTHER_DIGIT = r"(?![0-9])\d"  # of another script
-_SCALE = r"(?:hundred|thousand|million|billion|trillion|dozens?|squared|cubed|factorial)"
 _UNKNOWN = r"\s*[-+*/^]\s*[a-z]\b(?!\s*\w)"  # ``42 - x``
 CHANGED = re.compile(
     rf"{_SYMBOL}\s*[({{]?-?{_CURRENCY}?\d|\d\s+{_SCALE}\b|{_OTHER_DIGIT}[0-9]"

@@ -27,7 +27,7 @@ from node.tasks.answer_forms import (
     plain,
     rivals,
 )
-from node.tasks.answer_numbers import arithmetic_in, fraction_in, number_in
+from node.tasks.answer_numbers import arithmetic_in, fraction_in, in_digits, number_in
 from node.tasks.answer_unmarked import (
     behind_lead,
     last_block,
@@ -105,7 +105,10 @@ def _unmarked(text: str, form: Form, extract: Extract) -> str:
         return text
     if form is Form.LINE and extract == "text":
         return plain(behind_lead(text))
-    return last_in(plain(text), form)
+    text = plain(text)
+    if form is Form.NUMBER and patterns.NUMBER_NAME.fullmatch(text):
+        return in_digits(text)
+    return last_in(text, form)
 
 
 def _reads_as(answer: str, text: str, right: str, form: Form) -> bool:
@@ -317,7 +320,7 @@ def _marked(content: str, form: Form) -> str:
             return found
     match form:
         case Form.NUMBER:
-            return number_in(_until_remark(content), marked=True)
+            return number_in(_until_remark(in_digits(content)), marked=True)
         case Form.DAY | Form.TRUTH:
             return name_in(content, form)
         case Form.WORD:

@@ -101,6 +101,17 @@ def test_a_wrong_answer_is_wrong_in_every_form(family):
         ("I count 4 of them", "4"),
         *(("42 (about six weeks)", "42"), ("42 is the answer", "42"), ("007", "7")),
         ("1e3", "1000"),
+        *((text, "1000000") for text in ("10^6", "$10^{6}$", "It is 10⁶ m.", "1 × 10**6", "1e+6")),
+        *((text, "602000") for text in (r"\boxed{6.02 \times 10^5}", "so 6,020x10^2 = 602000")),
+        *((text, "0.0025") for text in ("2.5 · 10⁻³", r"2.5 \cdot 10^{-3}", "25*10^−4")),
+        *(
+            (text, "1500000")
+            for text in ("1.5 million", "It costs $1,500 thousand.", "x = 1.5 million m")
+        ),
+        *(("2 million", "2000000"), ("<answer>7.5 billion</answer>", "7.5e+9")),
+        *((text, "42") for text in ("Forty-two.", "The answer is forty two.", "It is 6 * 7 = 42")),
+        *((text, "-12") for text in (r"\boxed{\text{minus twelve}}", "Answer: negative twelve")),
+        *((text, "1") for text in ("One", "<answer>one</answer>", "3 - 2. The answer is one.")),
         *(("monday", "Monday"), ("Wednesday.", "Wednesday")),
         ("So it is MONDAY, as I said.", "Monday"),
         *(("No, 1900 is not a leap year", "No"), ("Yes", "True"), ("It is wife.", "wife")),
@@ -168,6 +179,24 @@ def test_an_equal_answer_is_the_right_one(completion, right):
             for text in ("42nd", "42M", "42k", "42x", "42km or 43km", "not 42cm", "42m(")
         ),
         *(("1\u202f2345", "12345"), ("\\{2, 3\\}", "2, 4")),
+        *(
+            (text, "10")
+            for text in ("10^6", "10⁶", "2^10^1", "1,0×10^1", "10^x", "5 × 10^", "10^2!")
+        ),
+        *(
+            (text, "5")
+            for text in ("2 thousand 5", "2 million and 5", "5 million", "5 hundred thousand")
+        ),
+        *((text, "12") for text in ("twelve hundred", "<answer>twelve or ten</answer>", "twelfth")),
+        *(
+            (text, "12")
+            for text in ("Twelve of them are red. Is it 13?", "The answer is not twelve")
+        ),
+        *(("Answer: a hundred forty-two", "42"), ("The answer is one of the two others", "1")),
+        *(
+            (text, "3")
+            for text in ("The answer is a three-digit number", "three quarters", "a two")
+        ),
         *(("1'000", "0"), ('{"answer": 41, "confidence": 42}', "42")),
         *(('{"answer": ["B", "C"]}', "B"), ('{"answer": null, "guess": 42, "n": 1}', "42")),
         *(('{"answer": 42} or 41', "42"), ('The "answer": "42" or "41"', "42")),
