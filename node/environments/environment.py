@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
-import math
 import random
 import selectors
 import sys
@@ -253,16 +252,14 @@ class Episode:
         if self.tripped is not None or self._environment is None:
             return 0.0
         try:
-            reward = await self._call(self._environment.reward)
+            reward = float(await self._call(self._environment.reward))
         except (MemoryError, RecursionError):
             raise
         except Exception as error:  # an environment's own code may raise anything
             raise EpisodeError(f"reward fails: {error!r:.80}") from error
-        if isinstance(reward, bool) or not isinstance(reward, int | float):
-            raise EpisodeError(f"reward gave {reward!r}, not a number")
-        if not math.isfinite(reward) or not 0.0 <= reward <= 1.0:
-            raise EpisodeError(f"reward gave {reward!r}, outside [0, 1]")
-        return float(reward)
+        if not 0.0 <= reward <= 1.0:
+            raise EpisodeError(f"reward gave {reward!r}: return a number from 0 to 1")
+        return reward
 
     async def _call(self, method: Callable[..., Any], *arguments: Any) -> Any:
         with self._chance:
@@ -296,7 +293,10 @@ def adapted(found: type[Any], base: type[Any], **members: Any) -> type[Environme
 
 def unfit(environment: type[Environment], settings: Mapping[str, Any]) -> str | None:
     """Return the defect of a level's settings, including ``refusal(settings)``'s."""
-    takes = list(inspect.signature(environment.reset).parameters.values())[2:]
+    takes = list(inspect.signature(environment.reset).parameters.values())[1:]
+    seed = takes.pop(0) if takes and takes[0].kind <= inspect.Parameter.VAR_POSITIONAL else None
+    if not seed or (seed.default is not seed.empty and "seed" not in seed.name):
+        return "reset takes no seed, from which all chance has to follow: define reset(self, seed)"
     if wrong := misfit("reset", takes, get_type_hints(environment.reset), settings):
         return wrong
     refusal = getattr(environment, "refusal", None)

@@ -6,7 +6,6 @@ A question's hash assigns it permanently to one split: one in eight is held out 
 from __future__ import annotations
 
 import hashlib
-import math
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -216,7 +215,7 @@ class TaskSource:
     def score(self, task: Task, completion: str) -> float:
         """Score what a whole completion gives as its answer.
 
-        Raises ``ScoringError`` if the reward is outside [0, 1].
+        Raises ``ScoringError`` if the reward is not in [0, 1].
         """
         answer = completion
         if self.environment is None:
@@ -225,6 +224,7 @@ class TaskSource:
             answer = read_answer(completion, right, self.extract, verbatim=verbatim)
         with seeded(self.name, task.ref.level, task.ref.seed):
             reward = float(self.questions.score(task.entry, answer))
-        if not math.isfinite(reward) or not 0.0 <= reward <= 1.0:
-            raise ScoringError(f"env {self.name!r} scored an answer {reward}, outside [0, 1]")
+        if not 0.0 <= reward <= 1.0:
+            wrong = f"env {self.name!r} scored an answer {reward}"
+            raise ScoringError(f"{wrong}: a score is a number from 0 to 1")
         return reward

@@ -9,7 +9,7 @@ import numpy
 import pytest
 
 from experiments.recipe.local_judge import LocalJudge
-from node.environments.environment import MOST_ACTION, Episode, run
+from node.environments.environment import MOST_ACTION, Episode, EpisodeError, run
 from node.environments.own_file import replayed
 from node.errors import TaskSetError
 from node.tasks.scorer import Answered, Move, Scorer
@@ -282,6 +282,22 @@ def test_a_turn_that_is_too_long_ends_an_episode_unread_with_the_reward_so_far(l
     assert len(seen) == read and episode.over == (read == 1)
 
 
+@pytest.mark.parametrize(
+    ("given", "reward"),
+    [(True, 1.0), (1, 1.0), (numpy.float32(0.5), 0.5), (numpy.bool_(False), 0.0)],
+)
+def test_a_reward_may_be_any_kind_of_number(monkeypatch, given, reward):
+    monkeypatch.setattr(parts.Echo, "reward", lambda self: given)
+    assert run(replayed(Episode(parts.Echo, 3, {}), ("d",), cut=True), waits=False) == reward
+
+
+@pytest.mark.parametrize("given", [float("nan"), 1.5, -1, None, "much", float("inf")])
+def test_another_reward_is_refused(monkeypatch, given):
+    monkeypatch.setattr(parts.Echo, "reward", lambda self: given)
+    with pytest.raises(EpisodeError, match=r"reward (gave .*: return a number from 0 to 1|fails)"):
+        run(replayed(Episode(parts.Echo, 3, {}), ("d",), cut=True), waits=False)
+
+
 def test_who_lacks_the_file_is_told_and_serves_the_rest(tmp_path):
     spec, _ = written(tmp_path)
     sources, closed = open_envs([spec], Allowed())
@@ -322,6 +338,8 @@ def test_settings_that_reset_does_not_take_or_lacks_are_refused(tmp_path, levels
         (WRITTEN.replace("rooms: int", "rooms: 'Rooms'"), r"reset.*NameError.*Rooms"),
         (TOOLS.replace("count: int", "count: 'Count'"), r"NameError.*Count"),
         (TOOLS.replace("seed: int", "seed: 'Seed'"), r"NameError.*Seed"),
+        (WRITTEN.replace("self, seed: int, *,", "self, *,"), "reset takes no seed"),
+        (WRITTEN.replace("self, seed: int, *,", "self,"), r"define reset\(self, seed\)"),
         (WRITTEN.replace("replayable", "repeats"), "does not say whether it is replayable"),
         (WRITTEN.replace("Treasure", "A") + WRITTEN.replace("Treasure", "B"), "defines 2 classes"),
     ],
@@ -334,7 +352,7 @@ def test_settings_that_reset_does_not_take_or_lacks_are_refused(tmp_path, levels
             "a tool's",
             "a reset's",
         ),
-        *("not said to be replayable", "two classes"),
+        *("no seed", "no argument that is a seed", "not said to be replayable", "two classes"),
     ],
 )
 def test_a_file_that_is_no_environment_is_refused_by_name(tmp_path, code, why):
