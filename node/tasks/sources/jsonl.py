@@ -93,7 +93,8 @@ def _read_pairs(path: Path) -> list[tuple[str, str]]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise TaskSetError(f"file {str(path)!r} cannot be read: {error}") from error
+        remedy = ": save it as UTF-8" if isinstance(error, UnicodeDecodeError) else ""
+        raise TaskSetError(f"file {str(path)!r} cannot be read: {error}{remedy}") from error
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
@@ -108,7 +109,7 @@ def _pair(line: str, where: str) -> tuple[str, str]:
         record = json.loads(line)
         prompt, answer = record["prompt"], record["answer"]
     except ValueError as error:
-        raise TaskSetError(f"{where} is not JSON: {error}") from error
+        raise TaskSetError(f"{where} is not JSON: {error}: write one object per line") from error
     except RecursionError as error:
         raise TaskSetError(f"{where} is nested too deeply") from error
     except (KeyError, TypeError) as error:
