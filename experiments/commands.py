@@ -127,7 +127,13 @@ ModelFolder = Annotated[
     ),
 ]
 Device = Annotated[str, typer.Option("--device", help="With --model, as policy.device.")]
-Dtype = Annotated[str, typer.Option("--dtype", help="With --model, as policy.dtype.")]
+Dtype = Annotated[
+    str | None,
+    _option(
+        "--dtype",
+        "With --model, as policy.dtype. Default: bfloat16; float32 on a CPU that emulates it.",
+    ),
+]
 WarmStart = Annotated[
     int,
     typer.Option("--warm-start", min=0, help="With --model, supervised steps on examples before."),
@@ -165,7 +171,7 @@ def sapo(
     bury: Bury = None,
     model: ModelFolder = None,
     device: Device = "cpu",
-    dtype: Dtype = "bfloat16",
+    dtype: Dtype = None,
     warm_start: WarmStart = 15,
     workers: Workers = 0,
     run_dir: SapoFolder = None,
@@ -255,7 +261,7 @@ def hostile(
     nodes: Annotated[int, typer.Option("--nodes", min=1, max=64, help="Honest nodes.")] = 7,
     model: ModelFolder = None,
     device: Device = "cpu",
-    dtype: Dtype = "bfloat16",
+    dtype: Dtype = None,
     warm_start: WarmStart = 15,
     workers: Workers = 0,
     run_dir: Folder = Path("experiment-run/hostile"),
@@ -340,7 +346,7 @@ def variants(
         int, typer.Option("--eval-tasks", min=1, help="Held-out tasks of an evaluation.")
     ] = 256,
     device: Device = "cpu",
-    dtype: Dtype = "bfloat16",
+    dtype: Dtype = None,
     run_dir: Annotated[Path, typer.Option("--run-dir", help="New folder of the results.")] = Path(
         "experiment-run/variants"
     ),
@@ -419,16 +425,21 @@ def _length(model: Path | None, answers: str, bury: int | None = None) -> Length
     return "starter"
 
 
-def _real(settings: Settings, model: Path, device: str, dtype: str, warm_start: int) -> Settings:
+def _real(
+    settings: Settings, model: Path, device: str, dtype: str | None, warm_start: int
+) -> Settings:
     """Return the settings for a model of one's own, with the learning rate of its size."""
     from node.plan.choice import learning_rate
+    from node.plan.machine import emulated
     from node.plan.model_shape import shape_of
     from node.policy.device import device_named
     from node.policy.model_source import config_folder
 
     name = str(model.expanduser().absolute())
-    real = replace(settings, model=name, device=device, dtype=dtype, warm_start=warm_start)
-    device_named(real.policy(name).device)
+    on = device_named(replace(settings, device=device).policy(name).device)
+    half = "float32" if on.type == "cpu" and emulated("bfloat16") else "bfloat16"
+    real = replace(settings, model=name, device=device, dtype=dtype or half, warm_start=warm_start)
+    real.policy(name)
     shape = shape_of(config_folder(name), name)
     return replace(real, lr=learning_rate(shape.parameters, adapters=False))
 

@@ -134,6 +134,14 @@ def bfloat16_instructions(cpuinfo: Path = CPUINFO) -> bool:
     return bool(words & {"avx512_bf16", "amx_bf16", "bf16"})
 
 
+def emulated(dtype: str, cpuinfo: Path = CPUINFO) -> str:
+    """Return why a dtype is slow on this CPU, with the remedy; empty if it is not known to be."""
+    if dtype != "bfloat16" or not cpuinfo.exists() or bfloat16_instructions(cpuinfo):
+        return ""
+    slow = f"this CPU has no instructions for it and takes up to {1 / EMULATED:.0f} times as long"
+    return f"{dtype!r}: {slow}: set it to 'float32'"
+
+
 CARDS: tuple[tuple[str, int, float, float], ...] = (
     ("GeForce RTX 4060", 8, 272e9, 30e12),
     ("GeForce RTX 3060", 12, 360e9, 25e12),

@@ -18,6 +18,7 @@ from node.config.registry import CORRECTIONS, ENGINES, LOGGERS
 from node.distributed.torchrun import Launch
 from node.errors import ConfigError, NodeError
 from node.network.transports import check_transport
+from node.plan.machine import emulated
 from node.plan.model_shape import check_memory
 from node.policy.device import gpus, torch_build
 from node.policy.model_files import check_begun
@@ -62,10 +63,17 @@ def check_start(config: Config, folder: RunFolder) -> None:
 
 def cautions(config: Config) -> tuple[str, ...]:
     """Return warnings about settings that work but are not recommended."""
+    found = []
     takes = config.mixture.external > 0 and config.network.pulls_per_epoch > 0
     name = config.mixture.correction
-    caution = CORRECTIONS.load(name).caution
-    return (f"mixture.correction: {name!r}: {caution}",) if takes and caution else ()
+    if takes and (caution := CORRECTIONS.load(name).caution):
+        found.append(f"mixture.correction: {name!r}: {caution}")
+    on_cpu = config.policy.device == "cpu" or (
+        config.policy.device == "auto" and not gpus() and not torch_build().get("hip")
+    )
+    if on_cpu and (slow := emulated(config.policy.dtype)):
+        found.append(f"policy.dtype: {slow}")
+    return tuple(found)
 
 
 def check_places(config: Config, folder: RunFolder) -> None:

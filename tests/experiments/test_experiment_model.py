@@ -10,7 +10,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from experiments.arms import AUTO, mix
-from experiments.commands import app
+from experiments.commands import _real, app
 from experiments.folder import ExperimentFolder
 from experiments.hostile import poisoner
 from experiments.hostile_report import run_hostile
@@ -96,6 +96,13 @@ def test_a_folder_from_before_there_were_models_is_resumed(tmp_path: Path):
 def test_an_unknown_device_or_dtype_is_refused_by_name(key, value):
     with pytest.raises(ConfigError, match=value):
         replace(SMALL, **{key: value}).policy(MODEL)
+
+
+@pytest.mark.parametrize("slow", ["", "'bfloat16': this CPU has no instructions for it"])
+def test_a_cpu_that_emulates_half_precision_trains_in_single(monkeypatch, slow):
+    monkeypatch.setattr("node.plan.machine.emulated", lambda dtype: slow)
+    chosen = {d: _real(SMALL, Path(MODEL), "cpu", d, 0).dtype for d in (None, "bfloat16")}
+    assert chosen == {None: "float32" if slow else "bfloat16", "bfloat16": "bfloat16"}
 
 
 @pytest.mark.parametrize("option", [("--answers", "long"), ("--bury", "10")])

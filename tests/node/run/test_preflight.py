@@ -9,6 +9,7 @@ import pytest
 
 from node.config.config import Config, write_config
 from node.errors import ConfigError
+from node.plan.machine import emulated
 from node.run import preflight
 from node.run.preflight import cautions, check_device, check_places, check_start
 from node.storage.checkpoints import Checkpoints
@@ -119,6 +120,19 @@ def test_join_says_what_cannot_work_before_it_loads_anything(tmp_path, wrong):
     assert ended.returncode == 2, ended.stderr
     assert wrong.partition("=")[0] in ended.stderr.splitlines()[-1]
     assert ended.stdout.splitlines()[-1] == "loaded: []"
+
+
+def test_half_precision_that_this_cpu_emulates_is_warned_of(tmp_path, monkeypatch):
+    found = tmp_path / "cpuinfo"
+    found.write_text("flags : avx2")
+    monkeypatch.setattr(preflight, "emulated", lambda dtype: emulated(dtype, found))
+    monkeypatch.setattr(preflight, "gpus", lambda: 0)
+    half = {"policy__dtype": "bfloat16"}
+    (told,) = cautions(config(**half))
+    assert told.startswith("policy.dtype: 'bfloat16': this CPU") and "'float32'" in told
+    assert cautions(config()) == cautions(config(**half, policy__device="cuda")) == ()
+    found.write_text("flags : avx512_bf16")
+    assert cautions(config(**half)) == ()
 
 
 def test_learning_from_others_as_from_oneself_is_warned_of_where_anything_is_taken():
