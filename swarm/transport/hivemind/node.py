@@ -20,13 +20,16 @@ from swarm.transport.dial_limits import DialLimits, place_in
 from swarm.transport.handshake import NoPeer
 from swarm.transport.hivemind.dht import (
     MAX_PEERS,
+    NODE_BYTES,
     BoundedStorage,
     HivemindDHT,
     OneIdEach,
     be_client,
     by_peer,
+    from_client,
     own,
     packed,
+    refuse_odd_ids,
 )
 from swarm.transport.node import (
     DETACHED,
@@ -81,20 +84,23 @@ class PendingCalls(dict[Any, "asyncio.Future[Any]"]):
 
 def limit_calls(p2p: Any, counters: Counters, peer_limits: PeerLimits) -> None:
     """Charge every incoming DHT call, and its answer, to the calling peer."""
+    from hivemind.proto.dht_pb2 import FindRequest, PingRequest, StoreRequest
+
     budget = CallBudget(counters, peer_limits)
     handlers = p2p._client.control.unary_handlers
+    kinds = {"ping": PingRequest, "find": FindRequest, "store": StoreRequest}
 
-    def charged(handler: Any) -> Any:
+    def charged(handler: Any, kind: type[Any]) -> Any:
         async def serve(request: bytes, peer: Any) -> bytes:
             async def handle() -> bytes:
-                return bytes(await handler(request, peer))
+                return bytes(await handler(from_client(kind, request), peer))
 
             return await budget.serve(str(peer), len(request), handle)
 
         return serve
 
     for name, handler in handlers.items():
-        handlers[name] = charged(handler)
+        handlers[name] = charged(handler, kinds[name.rpartition("_")[2]])
 
 
 async def take_streams(p2p: Any) -> None:
@@ -213,6 +219,9 @@ class HivemindNode:
                 peer_limits,
                 lambda key, value: gate.stored(key.to_bytes(), value),
             )
+        # A sender chooses whether a record goes into hivemind's second, unbounded table.
+        dht.protocol.cache = dht.protocol.storage
+        refuse_odd_ids(dht.protocol)
         dht.protocol.update_routing_table = OneIdEach(dht.protocol, counters, peer_limits).update
         limit_calls(p2p, counters, peer_limits)
         expect_hang_ups(p2p)
@@ -292,8 +301,8 @@ class HivemindNode:
             answer = await protocol.get_stub(peer).rpc_ping(
                 PingRequest(peer=protocol.node_info), timeout=RPC_SECONDS
             )
-            raw = answer.peer.node_id
-            node = type(self.dht.node_id).from_bytes(raw) if raw else None  # a client sends none
+            raw = answer.peer.node_id  # a client sends none
+            node = type(self.dht.node_id).from_bytes(raw) if len(raw) == NODE_BYTES else None
         except Exception as error:
             raise PeerUnreachable(
                 f"no peer answers at {address}: {self._reasons.of(address, error)}"

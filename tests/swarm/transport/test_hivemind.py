@@ -4,11 +4,14 @@ import asyncio
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from hivemind.dht.routing import DHTID
 from hivemind.dht.storage import DictionaryDHTValue
+from hivemind.proto.dht_pb2 import FindRequest, NodeInfo, PingRequest, StoreRequest
 
 from experiments.virtual_clock import VirtualClock
 from protocol.announcement import dht_key_of
@@ -157,6 +160,10 @@ def test_flo_who_floods_a_key_is_heard_so_many_times_and_then_no_more(counters) 
     assert heard[-1] == b"anna"
 
 
+def stub(caller: HivemindNode, called: HivemindNode):
+    return caller.dht.protocol.get_stub(called.dht.peer_id)
+
+
 async def started(folder: Path, name: str) -> HivemindNode:
     settings = NodeSettings(key_of(folder, name), LOOPBACK, (), 60.0)
     return await HivemindNode.start(settings, Counters())
@@ -218,3 +225,51 @@ async def test_the_daemon_looks_for_four_lost_peers_a_minute_wherever_they_claim
         before = len(seen)
         await start_again(HivemindTransport, tmp_path, cache)
         assert len(seen) == before, "a restart dials no claim"
+
+
+@pytest.mark.processes
+async def test_a_record_that_its_sender_calls_cached_is_bounded_like_any_other(tmp_path) -> None:
+    anna, ben = await started(tmp_path, "anna"), await started(tmp_path, "ben")
+    anna.gate.check = lambda record: True
+    key, expiry = dht_key_of("a key"), time.time() + 60
+    records = [(bytes([n]), b"\xc4\x02" + bytes([n, n])) for n in range(2)]
+    try:
+        await ben.connect(anna.addresses[0])
+        asked = StoreRequest(
+            keys=[key] * 2,
+            subkeys=[b"\xc4\x01" + author for author, _ in records],
+            values=[value for _, value in records],
+            expiration_time=[expiry] * 2,
+            in_cache=[True, False],
+        )
+        done = await stub(ben, anna).rpc_store(asked, timeout=20)
+        assert list(done.store_ok) == [True, True]
+        assert len(anna.dht.protocol.storage.get(DHTID.from_bytes(key)).value) == 2
+    finally:
+        await anna.stop()
+        await ben.stop()
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("length", [19, 21])
+async def test_who_names_an_id_of_another_length_is_a_client(tmp_path, caplog, length) -> None:
+    anna, ben = await started(tmp_path, "anna"), await started(tmp_path, "ben")
+    try:
+        await ben.connect(anna.addresses[0])
+        table = anna.dht.protocol.routing_table.uid_to_peer_id
+        table.clear()
+        claimed = NodeInfo(node_id=b"\1" * length)
+        call = stub(ben, anna)
+        pinged = await call.rpc_ping(PingRequest(peer=claimed, validate=True), timeout=20)
+        found = await call.rpc_find(FindRequest(keys=[bytes(20)], peer=claimed), timeout=20)
+        await call.rpc_store(StoreRequest(peer=claimed), timeout=20)
+        assert not pinged.available and len(found.results) == 1
+        assert not table
+        # The same id in answers.
+        ben.dht.protocol.node_info = claimed
+        await anna.dht.protocol.call_ping(ben.dht.peer_id, validate=False)
+        assert (await anna.connect(ben.addresses[0]))[0] == ben.peer_id
+    finally:
+        await anna.stop()
+        await ben.stop()
+    assert "never retrieved" not in caplog.text
