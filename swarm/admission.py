@@ -176,14 +176,18 @@ class Admission:
         result.proven = self._accounts.reputation(author) >= PROVEN
         timely = []
         for group in opened.batch.groups:
-            if fault := self._fault(group, result.now):
-                result.refuse(fault, group)
+            if untimely := self._untimely(group, result.now):
+                result.refuse(untimely, group)
             else:
                 timely.append(group)
         if not result.proven and (surplus := len(timely) - MOST_UNPROVEN) > 0:
             result.refused[verification.OVER_BUDGET] += surplus
             del timely[MOST_UNPROVEN:]
-        result.pending = self._unseen(timely, result)
+        for encoded in self._unseen(timely, result):
+            if self._alternates(encoded.group):
+                result.pending.append(encoded)
+            else:
+                result.refuse(verification.UNEXPECTED_SEGMENTS, encoded.group)
         return result
 
     def _verify_next(self, result: AdmissionResult) -> None:
@@ -236,7 +240,7 @@ class Admission:
             return verification.OFFER_MISMATCH
         return opened
 
-    def _fault(self, group: Group, now: float) -> str | None:
+    def _untimely(self, group: Group, now: float) -> str | None:
         epoch = epoch_of(now, self._manifest.epoch_seconds)
         if group.epoch > epoch + AHEAD_EPOCHS:
             return verification.EPOCH_AHEAD
@@ -245,11 +249,14 @@ class Admission:
         wait = self._first_epoch - epoch
         if group.epoch < self._first_epoch and wait * self._manifest.epoch_seconds < CLOCK_ERROR:
             return verification.BEFORE_RESTORE
-        played = self._played(group)
-        for completion in group.completions:
-            if not completion.alternates or (len(completion.segments) > 1 and not played):
-                return verification.UNEXPECTED_SEGMENTS
         return None
+
+    def _alternates(self, group: Group) -> bool:
+        """Return whether policy and environment take turns; without one there is one segment."""
+        played = self._played(group)
+        return all(
+            each.alternates and (played or len(each.segments) == 1) for each in group.completions
+        )
 
     def _played(self, group: Group) -> bool:
         return self._manifest.env(group.env).source == ENVIRONMENT

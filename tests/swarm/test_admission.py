@@ -12,7 +12,7 @@ from protocol.announcement import offer_of
 from protocol.frame import open_frame
 from protocol.identity import Identity
 from protocol.manifest import AllowList
-from protocol.rollout import Group, Tokens, decode_group
+from protocol.rollout import Group, Segment, Tokens, Writer, decode_group
 from swarm import admission
 from swarm.admission import KEPT, MOST_ASKED, MOST_UNPROVEN, Admission
 from swarm.groups import TaskRef
@@ -168,6 +168,17 @@ def test_a_frame_met_twice_is_admitted_once_and_nobody_is_blamed(anna, path):
     gate.journal.close()
     gate.open(Journal(path, gate.clock))
     assert gate.admit(frame, anna.author) == [], "a restart forgets nothing"
+
+
+def test_a_sample_with_misplaced_segments_is_penalized_once_and_not_replaced(gate, anna):
+    group = anna.group(0)
+    first, *others = group.completions
+    spoken = replace(first, segments=(Segment(Writer.ENVIRONMENT, "Right."), *first.segments))
+    bad = replace(group, completions=(spoken, *others))
+    for each in (bad, bad, group):
+        assert gate.admit(anna.frame(each), anna.author) == []
+    assert gate.refused() == {"unexpected_segments": 1, "replay": 1, "equivocation": 1}
+    assert gate.accounts.get(anna.author).penalties == 2.0
 
 
 def test_a_clock_that_jumps_ahead_and_returns_admits_nothing_twice(gate, anna):
