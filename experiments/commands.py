@@ -198,7 +198,7 @@ def sapo(
         mixes, seeds = mixes or list(QUICK), 1
         settings = replace(settings, rounds=rounds or setup.quick_rounds, model=setup.recipe)
     if model:
-        settings = _real(settings, model, device, dtype, warm_start)
+        settings = real_settings(settings, model, device, dtype, warm_start)
         workers = workers or int(device != "cpu")
     arms = _arms(mixes, vary, controls)
     root = run_dir or _default_folder("quick" if quick else "sapo", length)
@@ -282,7 +282,7 @@ def hostile(
     length = _length(model, answers)
     settings = Settings(nodes, rounds, answers=length, eval_every=50, eval_tasks=256)
     if model:
-        settings = _real(replace(settings, bury=0), model, device, dtype, warm_start)
+        settings = real_settings(replace(settings, bury=0), model, device, dtype, warm_start)
         workers = workers or int(device != "cpu")
     chosen = [find_regime(name, HOSTILE) for name in dict.fromkeys(names or HOSTILE)]
     harms = run_hostile(settings, chosen, seeds, workers, run_dir, Terminal(stderr=True))
@@ -362,7 +362,7 @@ def variants(
     from node.monitor.record import Terminal
 
     settings = Settings(rounds=rounds, answers="starter", bury=0, eval_tasks=eval_tasks)
-    settings = _real(settings, model, device, dtype, 0)
+    settings = real_settings(settings, model, device, dtype, 0)
     say(run_variants(settings, run_dir, Terminal(stderr=True)))
 
 
@@ -425,7 +425,7 @@ def _length(model: Path | None, answers: str, bury: int | None = None) -> Length
     return "starter"
 
 
-def _real(
+def real_settings(
     settings: Settings, model: Path, device: str, dtype: str | None, warm_start: int
 ) -> Settings:
     """Return the settings for a model of one's own, with the learning rate of its size."""

@@ -10,7 +10,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from experiments.arms import AUTO, mix
-from experiments.commands import _real, app
+from experiments.commands import app, real_settings
 from experiments.folder import ExperimentFolder
 from experiments.hostile import poisoner
 from experiments.hostile_report import run_hostile
@@ -101,7 +101,7 @@ def test_an_unknown_device_or_dtype_is_refused_by_name(key, value):
 @pytest.mark.parametrize("slow", ["", "'bfloat16': this CPU has no instructions for it"])
 def test_a_cpu_that_emulates_half_precision_trains_in_single(monkeypatch, slow):
     monkeypatch.setattr("node.plan.machine.emulated", lambda dtype: slow)
-    chosen = {d: _real(SMALL, Path(MODEL), "cpu", d, 0).dtype for d in (None, "bfloat16")}
+    chosen = {d: real_settings(SMALL, Path(MODEL), "cpu", d, 0).dtype for d in (None, "bfloat16")}
     assert chosen == {None: "float32" if slow else "bfloat16", "bfloat16": "bfloat16"}
 
 

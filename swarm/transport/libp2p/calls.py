@@ -86,11 +86,9 @@ def pack_node(node_id: bytes) -> bytes:
 
 
 def node_of(fields: Fields, number: int) -> bytes | None:
-    """Return the sender's node id, None for a client."""
+    """Return the sender's node id, None for a client, and for one of another length."""
     node_id = one(decode(one(fields, number)), 1)
-    if node_id and len(node_id) != NODE_BYTES:
-        raise ValueError(f"a node id of {len(node_id)} bytes")
-    return node_id or None
+    return node_id if len(node_id) == NODE_BYTES else None
 
 
 def pack_results(results: Sequence[Result], node_id: bytes) -> bytes:
@@ -120,7 +118,8 @@ def pack_store(records: Sequence[DictionaryRecord], node_id: bytes) -> bytes:
 def open_store(fields: Fields) -> list[DictionaryRecord]:
     """Return the records of a store; raises ``ValueError``."""
     lists = several(fields, 2), several(fields, 3), several(fields, 4), doubles(fields.get(5, []))
-    if len(lists[0]) > MOST_KEYS or len({len(each) for each in lists}) != 1:
+    in_cache = varints(fields.get(6, []))
+    if len(lists[0]) > MOST_KEYS or len({len(each) for each in (*lists, in_cache)}) != 1:
         raise ValueError("lists of different lengths, or too many records")
     if any(len(key) != NODE_BYTES for key in lists[0]):
         raise ValueError(f"a key is {NODE_BYTES} bytes")

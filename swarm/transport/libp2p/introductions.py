@@ -55,6 +55,8 @@ STREAM_SECONDS = 60.0
 RELAYED_AFTER_SECONDS = 0.3  # head start of direct connections
 NEXT_AFTER_SECONDS = 0.3  # before a peer's next claimed address is dialed beside the last one
 
+IDENTITY_HASH = b"\x00\x24"  # of a PeerID, before the 36 bytes of its public key
+
 _FIND_NODE, _CONNECTED = 4, 1
 _TYPE, _KEY, _CLOSER = 1, 2, 8
 
@@ -354,12 +356,13 @@ class Introductions:
             await _send(writer, await self._budget.serve(peer, size, partial(answer, size)))
 
     async def _reply(self, wanted: str, asker: str) -> bytes:
+        own = peer_id_text(IDENTITY_HASH + self._host.stack.public_key)
         connected = [p for p in await self._thread.call(self._host.connected) if p != asker]
         named = [wanted, *random.sample(connected, min(MOST_PEERS, len(connected)))]
         return reply(
             (peer_id_bytes(peer), [address_bytes(address) for address in addresses])
             for peer in dict.fromkeys(named)
-            if (addresses := self.book.of(peer))
+            if (addresses := self.listening if peer == own else self.book.of(peer))
         )
 
     def _bounded(self, serve: StreamHandler) -> StreamHandler:

@@ -4,6 +4,7 @@ import asyncio
 import socket
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from itertools import islice
 from types import SimpleNamespace
 
@@ -136,6 +137,11 @@ def test_messages_are_those_of_hiveminds_schema() -> None:
     assert (read.callUnary.peer, read.callUnary.data) == (peer_id_bytes(PEERS[0]), b"request")
 
 
+@pytest.mark.parametrize("length", [1, 19, 21, 64])
+def test_who_names_an_id_of_another_length_is_a_client(length: int) -> None:
+    assert calls.node_of({2: [calls.pack_node(bytes(length))]}, 2) is None
+
+
 def test_an_answer_that_is_an_error_or_anothers_is_refused() -> None:
     with pytest.raises(Refused, match="over budget"):
         calls.open_answer(calls.pack_error(b"id", "over budget"), b"id")
@@ -144,12 +150,16 @@ def test_an_answer_that_is_an_error_or_anothers_is_refused() -> None:
     assert calls.open_answer(calls.pack_answer(b"id", b"response"), b"id") == b"response"
 
 
+MANY = (node(1), b"s", b"v", 1.0, False)
+
+
 @pytest.mark.parametrize(
     "nonsense",
     [
-        encode({2: [node(1)], 3: [b"s"], 4: [], 5: [1.0]}),
-        encode({2: [b"short"], 3: [b"s"], 4: [b"v"], 5: [1.0]}),
-        encode({2: [node(1)] * 300, 3: [b"s"] * 300, 4: [b"v"] * 300, 5: [1.0] * 300}),
+        encode({2: [node(1)], 3: [b"s"], 4: [], 5: [1.0], 6: [False]}),
+        encode({2: [node(1)], 3: [b"s"], 4: [b"v"], 5: [1.0]}),
+        encode({2: [b"short"], 3: [b"s"], 4: [b"v"], 5: [1.0], 6: [False]}),
+        encode(dict(zip(range(2, 7), ([each] * 300 for each in MANY), strict=True))),
         encode({2: 1}),
         b"\xff" * 64,
     ],
@@ -371,13 +381,32 @@ async def nothing(*args: object) -> dict:
 
 
 def introducing(
-    counters: Counters, limits: PeerLimits, dial: Callable[..., Awaitable] = nothing
+    counters: Counters,
+    limits: PeerLimits,
+    dial: Callable[..., Awaitable] = nothing,
+    public_key: bytes = b"",
 ) -> told.Introductions:
     """Introductions of a node without connections."""
-    stack = SimpleNamespace(public_key=b"")
+    stack = SimpleNamespace(public_key=public_key)
     host = SimpleNamespace(connected=nothing, spoken=nothing, stack=stack, dial=dial)
     thread = SimpleNamespace(call=lambda work, *args: work(*args))
     return told.Introductions(host, thread, nothing, counters, limits, CallBudget(counters, limits))
+
+
+async def test_who_is_asked_for_its_own_address_tells_it(counters) -> None:
+    anna = identity("anna")
+    key = b"\x08\x01\x12\x20" + anna.author
+    limits = PeerLimits(VirtualClock(), counters)
+    here = introducing(counters, limits, public_key=key)
+    here.listening = ("/ip4/127.0.0.1/tcp/4001",)
+    asked = told.question(peer_id_bytes(anna.peer_id))
+    stream = Stream(varint(len(asked)) + asked)
+    with suppress(EOFError):
+        await here.handlers()[told.ROUTING]("ben", stream.reader, stream)
+    answer = stream.told[0].partition(b"\x08\x04")
+    assert told.addresses_in(b"".join(answer[1:]), address_of, 8) == {
+        anna.peer_id: [*here.listening]
+    }
 
 
 @pytest.mark.parametrize("protocol", [told.IDENTIFY, told.PUSH, told.ROUTING])
