@@ -210,7 +210,9 @@ def evaluate(
 def _joined(tasks: tuple[TaskRef, ...], parts: Sequence[Evaluation]) -> Evaluation:
     if unbuilt := sum(part.unbuilt for part in parts):
         remedy = "Repair the family that the log names, or exclude it with tasks.weights."
-        raise NodeError("held-out tasks cannot be built", f"{unbuilt} of {len(tasks)}", remedy)
+        raise NodeError(
+            "held-out tasks cannot be built or scored", f"{unbuilt} of {len(tasks)}", remedy
+        )
     return Evaluation(
         tasks,
         tuple(row for part in parts for row in part.rewards),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from operator import itemgetter
@@ -32,9 +32,9 @@ class Evaluation:
 
     tasks: tuple[TaskRef, ...]
     rewards: tuple[tuple[float, ...], ...]
-    unbuilt: int = 0  # tasks that could not be built, with reward 0
+    unbuilt: int = 0  # tasks that could not be built or scored, with reward 0
     unfit: int = 0  # tasks whose prompt is too long, with reward 0
-    prompts: tuple[str | None, ...] = ()  # None if unbuilt
+    prompts: tuple[str | None, ...] = ()  # None if unbuilt or unscored
     trajectories: tuple[tuple[Trajectory, ...], ...] = ()  # completions; empty if unanswered
 
     @property
@@ -43,7 +43,7 @@ class Evaluation:
 
     @property
     def means(self) -> tuple[float | None, ...]:
-        """Mean reward of each task; None for one that could not be built."""
+        """Mean reward of each task; None for one that could not be built or scored."""
         prompts = self.prompts or ("",) * len(self.rewards)
         rows = zip(self.rewards, prompts, strict=True)
         return tuple(None if text is None else sum(row) / len(row) for row, text in rows)
@@ -100,8 +100,8 @@ def fitting(policy: Policy, prompts: Sequence[Sequence[int]]) -> list[bool]:
 class Evaluator:
     """Samples completions for fixed held-out tasks and scores them.
 
-    A seed in ``sampling`` makes it repeatable. Counts ``heldout_unbuilt{reason}`` and, for lost
-    environments (reward 0), ``heldout_lost``.
+    A seed in ``sampling`` makes it repeatable. Counts ``heldout_unbuilt{reason}``, also for tasks
+    that cannot be scored, and, for lost environments (reward 0), ``heldout_lost``.
     """
 
     policy: Policy
@@ -119,10 +119,12 @@ class Evaluator:
     def evaluate(self, completions: int = 1) -> Evaluation:
         """Score ``completions`` samples of every task under the current policy.
 
-        A task whose prompt cannot be built or does not fit counts as unsolved. Raises ``NodeError``
-        if no prompt fits, ``JudgeRefused`` if none can be built or completions cannot be scored.
+        A task that does not fit, or cannot be built or scored, counts as unsolved. Raises
+        ``NodeError`` if no prompt fits, ``JudgeRefused`` if no task can be built or scored.
         """
-        prompts = buildable(self.verifier, self._tasks, self._unbuilt)
+        prompts = buildable(
+            self.verifier, self._tasks, lambda number, why: self._unbuilt(self._tasks[number], why)
+        )
         if prompts and not any(each is not None for each in prompts):
             raise nothing_built(len(prompts))
         encoded = [self.policy.encode_prompt(each) for each in prompts if each is not None]
@@ -134,34 +136,42 @@ class Evaluator:
         tasks = list(compress(self._tasks, answered))
         fitted = list(compress(encoded, fits))
         trajectories = self._player.play(tasks, fitted, completions, self.sampling)
-        scored, groups = self._scored(tasks, trajectories), iter(trajectories)
+        scored = iter(zip(self._scored(tasks, trajectories), trajectories, strict=True))
+        rows = [next(scored) if each else (None, ()) for each in answered]
+        for number, (rewards, _) in enumerate(rows):
+            if answered[number] and rewards is None:
+                prompts[number] = None
         return Evaluation(
             self._tasks,
-            tuple(next(scored) if each else (0.0,) * completions for each in answered),
+            tuple(rewards or (0.0,) * completions for rewards, _ in rows),
             unbuilt=prompts.count(None),
             unfit=fits.count(False),
             prompts=tuple(prompts),
-            trajectories=tuple(tuple(next(groups)) if each else () for each in answered),
+            trajectories=tuple(tuple(group) for _, group in rows),
         )
 
     def _scored(
         self, tasks: Sequence[TaskRef], trajectories: Sequence[Sequence[Trajectory]]
-    ) -> Iterator[tuple[float, ...]]:
-        pairs = list(zip(tasks, trajectories, strict=True))
+    ) -> list[tuple[float, ...] | None]:
+        """Return each task's rewards, None if unscored; raise ``JudgeRefused`` if all are."""
+        pairs, rows = list(zip(tasks, trajectories, strict=True)), list[tuple[float, ...] | None]()
         for (task, group), found in zip(pairs, judged(self.verifier, pairs), strict=True):
             if not isinstance(found, JudgeRefused):
-                yield found.rewards
+                rows.append(found.rewards)
             elif lost := sum(each.lost is not None for each in group):
                 self.counters.add("heldout_lost", lost)
                 log.warning("%d held-out trajectories of %s are lost: %s", lost, task.env, found)
-                yield tuple(each.reward or 0.0 for each in group)
+                rows.append(tuple(each.reward or 0.0 for each in group))
             else:
-                raise found
+                self._unbuilt(task, found)
+                rows.append(None)
+                if len(rows) == len(pairs) and not any(rows):
+                    raise found
+        return rows
 
-    def _unbuilt(self, number: int, refused: JudgeRefused) -> None:
+    def _unbuilt(self, task: TaskRef, refused: JudgeRefused) -> None:
         self.counters.add("heldout_unbuilt", reason=refused.reason)
-        env = self._tasks[number].env
-        log.warning("a held-out task of %s counts as unsolved: %s", env, refused)
+        log.warning("a held-out task of %s counts as unsolved: %s", task.env, refused)
 
 
 Progress = Callable[[float, str], None]

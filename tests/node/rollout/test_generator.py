@@ -119,6 +119,29 @@ def test_a_held_out_task_that_does_not_fit_or_cannot_be_built_is_unsolved_and_co
     assert counters.snapshot() == {"heldout_unbuilt{reason=crashed}": 1}
 
 
+class Failing(Teacher):
+    """Cannot score the answers to some of its tasks."""
+
+    def __init__(self, seeds):
+        super().__init__((5,))
+        self._seeds = seeds
+
+    def judge(self, task, texts):
+        if task.seed in self._seeds:
+            raise JudgeRefused(CRASHED, "this one cannot be scored")
+        return super().judge(task, texts)
+
+
+def test_a_held_out_task_that_cannot_be_scored_is_unsolved_and_counted():
+    counters = Counters()
+    evaluation = evaluated(Failing((1,)), counters, 2)
+    assert evaluation.rewards == ((1.0, 1.0), (0.0, 0.0), (1.0, 1.0), (1.0, 1.0))
+    assert (evaluation.unbuilt, evaluation.means) == (1, (1.0, None, 1.0, 1.0))
+    assert counters.snapshot() == {"heldout_unbuilt{reason=crashed}": 1}
+    with pytest.raises(JudgeRefused, match="this one cannot be scored"):
+        evaluated(Failing(range(4)), Counters())
+
+
 def test_where_no_task_can_be_built_neither_evaluation_nor_generation_goes_on():
     """However few are asked for at a time."""
     with pytest.raises(JudgeRefused, match="none of 4 tasks"):
