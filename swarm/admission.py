@@ -350,5 +350,9 @@ def _disagreement(group: Group, verdict: Verdict) -> str | None:
     if not wrong:
         return None
     # A faster machine may score in time what this one does not.
-    slow = wrong.issubset(verdict.over)
-    return verification.CPU_LIMIT if slow else verification.REWARD_MISMATCH
+    if wrong.issubset(verdict.over):
+        return verification.CPU_LIMIT
+    first = min(wrong)
+    shown = f"{group.rewards[first]:g} instead of {own[first]:g}"
+    log.info("a wrong reward of %s level %d: %s", group.env, group.level, shown)
+    return verification.REWARD_MISMATCH

@@ -156,10 +156,10 @@ def _reach(status: dict[str, Any]) -> list[str]:
 
 
 def _peers(peers: list[dict[str, Any]], ours: str, more: int) -> str:
-    met = [peer for peer in peers if peer.get("swarm_id") in (None, ours)]
-    connected, others = sum(peer["connected"] for peer in met), len(peers) - len(met)
+    here = [peer for peer in peers if peer.get("swarm_id") in (None, ours)]
+    connected, others = sum(peer["connected"] for peer in here), len(peers) - len(here)
     suffix = f"; {others} in another swarm" if others else ""
-    return f"{connected} connected, {len(met) + more} met{suffix}"
+    return f"{connected} connected, {len(here) + more} present{suffix}"
 
 
 LOOK_SECONDS = 0.5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -35,7 +36,14 @@ from protocol.errors import BadKey
 from protocol.identity import Identity, author_of, peer_id_of
 from swarm.common.fair_limits import author_or_none
 from swarm.common.util import counted
-from swarm.reputation import Account, is_banned, penalties_now, read_accounts
+from swarm.reputation import (
+    PENALTY_HALF_LIFE_S,
+    RELEASE_AT,
+    Account,
+    is_banned,
+    penalties_now,
+    read_accounts,
+)
 
 # About a peer that left.
 UNKNOWN = (*OF_A_CONNECTION, "swarm_id", *PROFILE_KEYS, "policy_step", "heard")
@@ -57,7 +65,8 @@ def peers_command(
     """List the known peers, with their contributions and refused groups.
 
     With a peer id or an author's key, or its beginning, show all about that peer, also one that
-    left. Trusted and blocked peers that left stay listed.
+    left. Peers that left stay listed if they are trusted, blocked or banned, and the latest that
+    gave groups.
     """
     node = open_node(config)
     status = present_status(node.folder)
@@ -96,6 +105,7 @@ def _trusted(node: LoadedNode) -> ListedPeers:
 
 
 NAMED = 8
+MOST_LEFT = 64  # peers that left and that the user did not name
 
 
 def _peer_named(given: str, peers: list[dict[str, Any]]) -> dict[str, Any]:
@@ -122,9 +132,15 @@ def _peer_named(given: str, peers: list[dict[str, Any]]) -> dict[str, Any]:
 def _departed(
     folder: RunFolder, present: set[str], listed: Sequence[str], prefix: str
 ) -> list[dict[str, Any]]:
-    """Return what the journal has of listed peers that left, with a ``prefix`` of all that left."""
+    """Return what the journal has of peers that left, with a ``prefix`` of all of them.
+
+    Else of the ``listed`` ones, and the latest that are banned or gave groups.
+    """
+    now = time.time()
     accounts = {peer_id_of(each.author): each for each in read_accounts(folder.journal)}
-    left = [p for p in dict.fromkeys((*listed, *(accounts if prefix else ()))) if p not in present]
+    known = [p for p, each in accounts.items() if prefix or each.admitted or is_banned(each, now)]
+    shown = (*listed, *(known if prefix else known[:MOST_LEFT]))
+    left = [peer for peer in dict.fromkeys(shown) if peer not in present]
     found = [accounts.get(peer) or Account(author_of(peer)) for peer in left]
     return [
         {
@@ -135,8 +151,8 @@ def _departed(
             **{key: getattr(each, key) for key in ("bytes_in", "bytes_out", "admitted")},
             "admitted_at": each.admitted_at or None,
             "refused": dict(each.refused),
-            "strikes": penalties_now(each, time.time()),
-            "banned": is_banned(each, time.time()),
+            "strikes": penalties_now(each, now),
+            "banned": is_banned(each, now),
         }
         for peer, each in zip(left, found, strict=True)
     ]
@@ -195,7 +211,7 @@ def _facts(peer: dict[str, Any], ours: str | None) -> list[tuple[str, str]]:
         ("policy step", NONE if step is None else str(step)),
         ("in", size(peer["bytes_in"])),
         ("out", size(peer["bytes_out"])),
-        ("penalties", f"{round(peer['strikes'], 2):g}"),
+        ("penalties", f"{round(peer['strikes'], 2):g}{_ban(peer)}"),
         ("refused", _refused(peer)),
     ]
 
@@ -210,6 +226,12 @@ def _kind(peer: dict[str, Any], ours: str | None) -> str:
         "banned": peer["banned"],
     }
     return ", ".join(name for name, holds in kinds.items() if holds)
+
+
+def _ban(peer: dict[str, Any]) -> str:
+    """Return how long a ban lasts if no penalty follows."""
+    left = math.log2(max(1.0, peer["strikes"] / RELEASE_AT)) * PENALTY_HALF_LIFE_S
+    return f", banned for {lapse(left)} more" if peer["banned"] else ""
 
 
 def _clock(peer: dict[str, Any]) -> str:

@@ -147,7 +147,7 @@ def test_every_command_of_the_page_makes_a_swarm_that_a_node_behind_a_router_joi
     home.leave_running(f"{others}/bin/{join}", home.folder, "round 1 ")
     wait_for(home, f"{others}/bin/swarm-node status", "reach     relayed")
     status = typed(start, first, program).replace(" bootstrap ", " status ")
-    told = wait_for(first, status, "peers     2 connected, 2 met")
+    told = wait_for(first, status, "peers     2 connected, 2 present")
     assert "swarm     my-swarm" in told and line.split()[-1] in told
     peers = first.type(status.replace(" status ", " peers --json "), first.folder)
     for machine in (second, home):
@@ -161,7 +161,7 @@ def test_every_command_of_the_page_makes_a_swarm_that_a_node_behind_a_router_joi
     first.type(typed(upgrade, first, program), tree)
     start_again = typed(start, first, program)
     assert line == first.leave_running(start_again, tree, "others join with: ")
-    wait_for(first, status, "peers     2 connected, 2 met")
+    wait_for(first, status, "peers     2 connected, 2 present")
 
     first.stop()
     shutil.rmtree(first.folder / "seed")
@@ -169,7 +169,7 @@ def test_every_command_of_the_page_makes_a_swarm_that_a_node_behind_a_router_joi
     first.type(typed(put_back, first, program), tree)
     configured(first, typed(addresses, first, program))
     assert line == first.leave_running(start_again, tree, "others join with: ")
-    wait_for(first, status, "peers     2 connected, 2 met")
+    wait_for(first, status, "peers     2 connected, 2 present")
 
 
 def who(machine: Machine, program: Path) -> str:

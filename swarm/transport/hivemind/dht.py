@@ -169,7 +169,7 @@ def refuse_odd_ids(protocol: Any) -> None:
 def from_client(message: type[Any], request: bytes) -> bytes:
     """Return a request without a node id of another length: its sender is a client.
 
-    hivemind would pad a shorter id, and fail on a longer one in a task that nobody awaits.
+    hivemind would pad a shorter id, and fail on a longer one in a background task.
     """
     opened = message.FromString(request)
     if len(opened.peer.node_id) in (0, NODE_BYTES):

@@ -4,6 +4,7 @@ import re
 import shlex
 import subprocess
 import time
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from node.storage.checkpoints import Checkpoints
 from node.storage.run_folder import RunFolder
 from protocol.identity import Identity
 from protocol.manifest import open_manifest, swarm_id
+from swarm.common.clock import SystemClock
+from swarm.journal import Journal
+from swarm.reputation import Accounts
 from tests.node.conftest import Terminal
 from tests.support import saved_policy
 
@@ -182,8 +186,24 @@ def test_status_tells_a_running_node_from_one_that_was(terminal, node):
         node.write_status({**mine, "state": state})
         line = rf"state     {shown}, reported (60 s|1 min|2 min) ago\n"
         assert re.search(line, terminal.ok("status", *AT)), terminal.out
-        assert "round 9 | reward 0.500" in terminal.out and "0 connected, 1 met" in terminal.out
+        assert "round 9 | reward 0.500" in terminal.out and "0 connected, 1 present" in terminal.out
         assert terminal.json("peers", *AT) == [{**GONE[0], "trusted": False, "blocked": False}]
+
+
+def test_peers_that_left_are_listed_if_they_are_banned_or_gave_groups(terminal, node):
+    banned, useful, idle = (Identity.generate() for _ in range(3))
+    node.write_status({**STATUS, "peers": []})
+    with closing(Journal(node.journal, SystemClock())) as journal:
+        accounts = Accounts(journal, SystemClock())
+        accounts.refuse(banned.author, "reward_mismatch", 6)
+        accounts.admit(useful.author, 2)
+        accounts.count_bytes(idle.author, received=10)
+    listed = {each["peer_id"]: each for each in terminal.json("peers", *AT)}
+    assert listed.keys() == {banned.peer_id, useful.peer_id}
+    assert listed[banned.peer_id]["banned"]
+    told = terminal.ok("peers", banned.peer_id, *AT)
+    assert re.search(r"penalties +6, banned for 3 h more\n", told), told
+    assert terminal.json("peers", idle.peer_id, *AT)["bytes_in"] == 10
 
 
 def test_the_age_of_a_report_has_the_unit_of_its_size(terminal, node):
