@@ -9,6 +9,7 @@ from pathlib import Path
 
 from node.config.schema import toml_value
 from node.policy.model_source import SHIPPED
+from node.tasks.sources.jsonl import contradictions
 from node.tasks.task_set import Allowed, load_task_set, own_files
 from node.tasks.verifier.replay_trial import Trial, try_replays
 from protocol.codec import MAX_COMPLETIONS, MAX_FRAME_BYTES
@@ -177,13 +178,16 @@ def try_task_set(task_set: str, allowed: Allowed) -> Trial:
 
 
 def cautions(signed: bytes, task_set: str, named: Collection[str], config: Path) -> Iterator[str]:
-    """Yield what keeps the creator's node from sharing, or from training on its own files.
+    """Yield what keeps the creator's node from sharing, or from training on its own files well.
 
     ``named`` are the files that the node's ``config`` names.
     """
     manifest = open_manifest(signed)
     yield from unlisted(manifest.admission, manifest.founder)
+    jsonl = {spec.name for spec in manifest.catalogue if spec.source == "jsonl"}
     for name, path in own_files(task_set).items():
+        if name in jsonl and (several := contradictions(path)):
+            yield several
         if name not in named:
             key = f"tasks.files.{name} = {toml_value(str(path.absolute()))}"
             yield f"this node does not train on {name} yet: set {key} in {config}"

@@ -180,10 +180,11 @@ class TaskSource:
         return (draw_number(task.seed, attempt) for attempt in range(MAX_ATTEMPTS))
 
     def _exhausted(self, task: TaskRef) -> TaskError:
+        ignored = "its reset ignores the seed, or " if self.environment else ""
         return TaskError(
             f"env {self.name!r} level {task.level}: no {task.split.value} question in "
-            f"{MAX_ATTEMPTS} draws; it has too few different questions: add some, or widen the "
-            "level's settings"
+            f"{MAX_ATTEMPTS} draws; {ignored}it has too few different questions: add some, or "
+            "widen the level's settings"
         )
 
     def _undrawn(self, level: int, error: Exception) -> TaskError:

@@ -234,7 +234,10 @@ def _spec(table: dict[str, Any], where: str, folder: Path) -> EnvSpec:
         if not isinstance(file, str):
             raise TaskSetError(f"env {name!r} in {where!r}: file is a path, not {file!r}")
         table["version"] = file_digest(folder / file)
-    if missing := _KEYS - table.keys():
+    missing = _KEYS - table.keys()
+    if table.get("source") == "jsonl" and "version" in missing:  # the hash of its file
+        missing = missing - {"version"} | {"file"}
+    if missing:
         raise TaskSetError(f"env {name!r} in {where!r} lacks {', '.join(sorted(missing))}")
     if unknown := table.keys() - _KEYS:
         known = ", ".join(sorted(_KEYS | {"file"}))

@@ -17,6 +17,7 @@ from node.errors import TaskSetError
 from node.tasks.answer_forms import equation_sides, gives_several, listed, number_value
 from node.tasks.answer_patterns import NAMED, RATIO, SHORT_FRAC
 from protocol.manifest import EnvSpec
+from swarm.common.util import counted
 
 MATCHES = ("exact", "numeric", "verbatim")
 
@@ -88,6 +89,20 @@ def file_digest(path: Path) -> str:
         raise TaskSetError(f"file {str(path)!r} cannot be read: {reason}") from error
 
 
+def contradictions(path: Path) -> str:
+    """Return what to correct if questions of a file have several answers; empty if none has."""
+    answers: dict[str, str] = {}
+    found = [
+        prompt
+        for prompt, answer in _read_pairs(path)
+        if answers.setdefault(prompt, answer) != answer
+    ]
+    if not found:
+        return ""
+    shown = f"{counted(len({*found}), 'question')} with several answers, such as {found[0]!r:.80}"
+    return f"{path} has {shown}: a right completion is rewarded at random, so keep one"
+
+
 def _read_pairs(path: Path) -> list[tuple[str, str]]:
     pairs = []
     try:
@@ -100,7 +115,7 @@ def _read_pairs(path: Path) -> list[tuple[str, str]]:
             continue
         pairs.append(_pair(line, f"{path} line {number}"))
     if not pairs:
-        raise TaskSetError(f"{path} has no line")
+        raise TaskSetError(f"{path} has no line: write an object with prompt and answer in each")
     return pairs
 
 
@@ -113,10 +128,12 @@ def _pair(line: str, where: str) -> tuple[str, str]:
     except RecursionError as error:
         raise TaskSetError(f"{where} is nested too deeply") from error
     except (KeyError, TypeError) as error:
-        expected = "expected an object with prompt and answer"
-        raise TaskSetError(f"{where}: {expected}") from error
-    if not isinstance(prompt, str) or not isinstance(answer, str):
-        raise TaskSetError(f"{where}: prompt and answer are strings")
+        keys = ", ".join(record)[:80] if isinstance(record, dict) else type(record).__name__
+        expected = "write an object with the keys prompt and answer"
+        raise TaskSetError(f"{where} has {keys or 'no key'}: {expected}") from error
+    for key, text in (("prompt", prompt), ("answer", answer)):
+        if not isinstance(text, str):
+            raise TaskSetError(f"{where}: {key} is {text!r:.60}: write a string")
     if not answer.strip():
         why = "a completion without an answer would be right"
         raise TaskSetError(f"{where}: the answer is empty, and {why}: remove the line")

@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 EPISODES = 4  # Per level; as many tasks of other families.
 ANSWERS = ("", "0", "yes", "[1, 2]")  # to such a task
 TURNS = 16  # Maximum per episode.
+MOST_QUESTION = 1 << 17  # Characters; longer ones take minutes to be read, and fit no context.
 PLAYS, REPLAY = 1, (2, 3)  # Hash seeds of the process that plays and of those that replay.
 SLOW = 1.0  # seconds
 SLOW_REMEDY = "all answers to a task have 10 s together, or are lost: make its score faster"
@@ -70,6 +71,7 @@ class _Episode:
     texts: list[str] = field(default_factory=list)
     over: bool = False
     reward: float | None = None
+    fault: str = ""
 
     def move(self, key: int) -> Move:
         self.texts.append(guess([self.prompt, *self.texts[-1:]], self.chance))
@@ -111,6 +113,9 @@ def _built(verifier: Verifier, spec: EnvSpec) -> dict[TaskRef, _Built]:
         tasks = _tasks(spec, level)
         tasks.append(replace(tasks[0], split=Split.HELDOUT))
         for task, (prompt, right) in zip(tasks, _examples(verifier, tasks), strict=True):
+            if len(prompt) > MOST_QUESTION:
+                what = f"env {spec.name!r} level {level}: a question has {len(prompt)} characters"
+                raise TaskSetError(f"{what}, at most {MOST_QUESTION} can be used: shorten it")
             # A right one first: its error is the one that is shown. It is also the last.
             answers = ANSWERS if right is None else (right, *ANSWERS, right)
             found[task] = _Built(prompt, right)
@@ -131,7 +136,8 @@ def _verdict(verifier: Verifier, task: TaskRef, answers: Sequence[str]) -> Verdi
 def _check_rewards(built: Mapping[TaskRef, _Built]) -> None:
     """Raise ``TaskSetError`` if no right answer of a level has a reward, or not the same again.
 
-    Warn if an empty answer has one, or if scoring is slow. Some tasks may have a weak example.
+    Warn if an empty answer has one, if all have the same, or if scoring is slow. Some tasks may
+    have a weak example.
     """
     for level in dict.fromkeys((task.env, task.level) for task in built):
         place = f"env {level[0]!r} level {level[1]}"
@@ -153,6 +159,8 @@ def _check_rewards(built: Mapping[TaskRef, _Built]) -> None:
             logger.warning("%s takes %.1f s to score an answer: %s", place, least, SLOW_REMEDY)
         if any(dict(zip(each.answers, each.rewards, strict=True)).get("") == 1.0 for each in tried):
             logger.warning("%s gives an empty answer a full reward: correct its score", place)
+        elif known and all(len({*each.rewards}) == 1 for each in known):
+            logger.warning("%s rewards every answer alike, which teaches nothing", place)
 
 
 def _same(verifier: Verifier, built: Mapping[TaskRef, _Built]) -> None:
@@ -192,6 +200,9 @@ def _played(verifier: Verifier, spec: EnvSpec) -> list[_Episode]:
         numbered = dict(enumerate(episodes, len(found)))
         while left := {key: each for key, each in numbered.items() if each.reward is None}:
             _play_turn(verifier, left)
+        if all(each.fault for each in episodes):
+            place = f"env {spec.name!r} level {level}"
+            raise TaskSetError(f"{place} cannot be used: no step succeeds: {episodes[0].fault}")
         found += episodes
     return found
 
@@ -202,7 +213,7 @@ def _play_turn(verifier: Verifier, episodes: Mapping[int, _Episode]) -> None:
         if isinstance(moved, JudgeRefused):
             turn = f"turn {len(each.texts[::2])}: "
             raise _failed(each.task, moved, turn)
-        each.over, each.reward = moved.over, moved.reward
+        each.over, each.reward, each.fault = moved.over, moved.reward, moved.fault
         if moved.reward is None:
             each.texts.append(moved.observation)
 

@@ -56,7 +56,15 @@ def written(task_set: str, lines: str = SUMS) -> tuple[str, ...]:
         (sums('macth = "numeric"'), SUM, "not {'macth': 'numeric'}"),
         (sums(), "1 + 1 = 2\n", "sums.jsonl line 1 is not JSON"),
         (sums(), "", "has no line"),
-        (sums(), '{"prompt": "1 + 1 =", "answer": 2}\n', "prompt and answer are strings"),
+        (sums(), '{"prompt": "1 + 1 =", "answer": 2}\n', "line 1: answer is 2: write a string"),
+        (
+            sums(),
+            '{"question": "1 + 1 =", "answer": "2"}\n',
+            "has question, answer: write an object",
+        ),
+        (sums(), "[]\n", "line 1 has list: write an object with the keys prompt and answer"),
+        (sums(), SUMS.replace("=", "= " * 70_000), "a question has .* characters.*: shorten it"),
+        (sums().replace('file = "sums.jsonl"\n', ""), SUM, "env 'sums' in 'own.toml' lacks file"),
     ],
 )
 def test_a_task_set_that_no_node_can_open_is_refused(terminal, node, task_set, lines, complaint):
@@ -79,6 +87,13 @@ def test_the_creator_of_a_swarm_with_own_files_is_told_to_name_them(terminal, no
     with node.config.open("a") as config:
         config.write('\n[tasks.files]\nsums = "sums.jsonl"\n')
     assert "train on sums yet" not in terminal.ok(*written(sums()), *known)
+
+
+def test_questions_with_several_answers_are_told(terminal, node):
+    assert "several" not in terminal.ok(*written(sums(), SUMS + SUMS))
+    other = SUMS + SUM.replace("2", "3").replace("1 + 1", "1 + 3")
+    told = terminal.ok(*written(sums(), other), "--out", "other.swarm")
+    assert "sums.jsonl has 1 question with several answers, such as '1 + 3 ='" in told
 
 
 def test_an_error_of_a_task_set_says_once_what_is_wrong(terminal, node):

@@ -183,7 +183,7 @@ def test_another_file_is_refused_and_one_that_changes_makes_the_verifier_unavail
         ("", "has no line"),
         ("nonsense", "line 1"),
         ('{"prompt": "a"}', "line 1.*answer"),
-        ('{"prompt": "a", "answer": 3}', "line 1.*strings"),
+        ('{"prompt": "a", "answer": 3}', "line 1.*string"),
         ('{"prompt": "a", "answer": " "}', "line 1: the answer is empty.*remove the line"),
         ("[1]", "line 1"),
     ],

@@ -76,7 +76,7 @@ def tried(tmp_path, monkeypatch):
         ("1 / 0", "0.0", "cannot draw: ZeroDivisionError"),
         ("None", "0.0", "no train question"),
         ('{"question": "?"}', "0.0", "no (train|heldout) question"),
-        (NUMBERED, "1.5", r"outside \[0, 1\]"),
+        (NUMBERED, "1.5", "scored an answer 1.5: a score is a number from 0 to 1"),
         (NUMBERED, "0.1 + time.time() % 1 / 2", "differs in another process .*: it scores '' as 0"),
         (NUMBERED, "hash('a') % 8 / 8", "differs in another process .*: it scores '' as "),
         (SECRET, "float(answer == entry['answer'])", r"its answer is '\d+', not '\d+'"),
@@ -158,12 +158,28 @@ def test_a_full_reward_for_no_answer_is_warned_of(tried, caplog, question, score
     tried(question, score)
     shown = [each.message for each in caplog.records if "an empty answer" in each.message]
     assert len(shown) == warned and all("'counts' level 0" in each for each in shown)
+    assert ("rewards every answer alike" in caplog.text) == (score == "0.5")
 
 
 def test_an_error_of_an_environment_is_shown_once(tmp_path, caplog):
-    assert try_replays(*written(tmp_path, "stubborn", STUBBORN)).replayed == ("stubborn",)
+    sometimes = STUBBORN.replace("return f", "self._odd = seed % 2\n        return f")
+    sometimes = sometimes.replace(
+        "raise", "if self._odd:\n            return '', True\n        raise"
+    )
+    assert try_replays(*written(tmp_path, "stubborn", sometimes)).replayed == ("stubborn",)
     shown = [record.message for record in caplog.records if "KeyError" in record.message]
     assert len(shown) == 1 and "'stubborn'" in shown[0]
+
+
+def test_an_environment_of_which_no_step_succeeds_is_refused(tmp_path):
+    with pytest.raises(TaskSetError, match=r"level 0 cannot be used: no step succeeds: .*hinge"):
+        try_replays(*written(tmp_path, "stubborn", STUBBORN))
+
+
+def test_a_reset_that_ignores_its_seed_is_named(tmp_path):
+    code = STUBBORN.replace("seed: int", "seed: int = 0").replace("{seed}", "1")
+    with pytest.raises(TaskSetError, match="its reset ignores the seed, or it has too few"):
+        try_replays(*written(tmp_path, "stubborn", code))
 
 
 WAITING = """
