@@ -259,7 +259,8 @@ def play_command(
 
     specs = {spec.name: spec for spec in load_task_set(task_set)}
     if family not in specs:
-        raise UsageError("FAMILY", family, f"The task set has: {', '.join(specs)}.")
+        remedy = f"Task set {task_set!r} has: {', '.join(specs)}; --task-set names another one."
+        raise UsageError("FAMILY", family, remedy)
     _check(specs[family], level, file)
     number = random.Random().getrandbits(63) if seed is None else seed
     task = TaskRef(family, level, number)
@@ -267,7 +268,8 @@ def play_command(
     allowed = Allowed({family: file} if file else own_files(task_set), code_execution=[family])
     try:
         with Verifier([specs[family]], allowed, outside=True) as verifier:
-            verifier.start()
+            with waiting(f"opening {family}"):
+                verifier.start()
             if model is None:
                 _by_hand(verifier, task)
             else:
@@ -282,7 +284,7 @@ def _check(spec: EnvSpec, level: int, file: Path | None) -> None:
         remedy = f"Levels begin at 0; this family has {len(spec.levels)}."
         raise UsageError("--level", level, remedy)
     if file is not None and not file.is_file():
-        raise UsageError("--file", file, f"There is no such file. Name one of {spec.name!r}.")
+        raise UsageError("--file", file, f"There is no such file. Name the file of {spec.name}.")
 
 
 def _by_hand(verifier: Any, task: Any) -> None:

@@ -20,6 +20,7 @@ from node.cli.options import (
     open_node,
     print_json,
     say_lines,
+    waiting,
 )
 from node.config.overrides import pasted_peer
 from node.errors import UsageError
@@ -343,11 +344,14 @@ def _say_blocked(blocked: Sequence[str], trusted: Sequence[str]) -> None:
         say("no peer is blocked")
 
 
-def _undo(node: Any, peers: list[str]) -> dict[str, Any]:
-    from node.run.resume import roll_back_before
+def _undo(node: LoadedNode, peers: list[str]) -> dict[str, Any]:
+    with node.folder.locked():
+        pass  # before a wait for torch
+    with waiting("looking for the checkpoint from before their groups"):
+        from node.run.resume import roll_back_before
 
-    authors = map(author_of, peers)
-    steps, entry, aside = roll_back_before(node.folder, node.config.schedule, authors)
+        authors = map(author_of, peers)
+        steps, entry, aside = roll_back_before(node.folder, node.config.schedule, authors)
     back = entry and {"round": entry.round, "policy_step": entry.policy_step, "set_aside": aside}
     return {"updates": steps, "checkpoint": back}
 

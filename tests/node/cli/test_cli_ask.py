@@ -108,7 +108,7 @@ def test_an_environment_in_a_file_is_played_from_the_task_set_s_file_or_a_named_
 @pytest.mark.parametrize(
     ("arguments", "status", "why"),
     [
-        (("guesses",), 2, "FAMILY: guesses. The task set has: guess, maze"),
+        (("guesses",), 2, "FAMILY: guesses. Task set 'games' has: guess, maze"),
         (("guess", "--level", "9"), 2, "--level: 9. Levels begin at 0; this family has 2."),
         (("guess", "--task-set", "game"), 1, "no task set 'game'"),
         (("guess", "--model", "nowhere/at-all"), 2, "policy.model"),
