@@ -265,11 +265,9 @@ def check_addresses(key: str, addresses: tuple[str, ...]) -> None:
             remedy = "Peers cannot dial port 0: write the port that the node listens on."
             raise ConfigError(key, address, remedy)
         if dialed and not _is_peer(address):
-            remedy = (
-                f"Add /p2p/ and the peer's id at the end, as in {_PEER}; the peer's start "
-                "message shows the whole address."
-            )
-            raise ConfigError(key, address, remedy)
+            add = "Correct the peer's id" if "/p2p/" in address else "Add /p2p/ and the peer's id"
+            whole = "the peer's start message shows the whole address"
+            raise ConfigError(key, address, f"{add} at the end, as in {_PEER}; {whole}.")
 
 
 def check_trusted(peers: Sequence[str]) -> None:

@@ -248,5 +248,5 @@ class SafeSink:
                 # An error that names its remedy needs no stack trace.
                 trace = None if isinstance(error, NodeError) else error
                 text = "%s failed: %s; further failures are counted but not logged"
-                log.error(text, self._name, error, exc_info=trace)
+                log.error(text, self._name, str(error).rstrip("."), exc_info=trace)
             self._failed = True

@@ -8,7 +8,7 @@ import shutil
 import stat
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -70,7 +70,8 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
     except OSError as error:
         raise write_error(path, error) from error
     finally:
-        tmp.unlink(missing_ok=True)
+        with suppress(OSError):  # a read-only file system refuses even this; a sweep removes it
+            tmp.unlink(missing_ok=True)
 
 
 def sweep_drafts(folder: Path) -> None:

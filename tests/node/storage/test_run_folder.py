@@ -310,6 +310,14 @@ def test_a_full_disk_leaves_the_old_content_and_is_named_with_the_remedy(tmp_pat
     assert file.read_bytes() == b"" and list(tmp_path.iterdir()) == [file]
 
 
+def test_a_read_only_file_system_is_told_by_the_file_and_not_by_its_draft(tmp_path, monkeypatch):
+    refused = OSError(errno.EROFS, os.strerror(errno.EROFS), "draft")
+    monkeypatch.setattr(Path, "open", Mock(side_effect=refused))
+    monkeypatch.setattr(Path, "unlink", Mock(side_effect=refused))
+    with pytest.raises(NodeError, match=r"cannot write \(Read-only file system\): '?/.*/trusted"):
+        write_atomic(tmp_path / "trusted", b"new")
+
+
 def test_on_macos_a_durable_file_is_flushed_out_of_the_disks_cache(tmp_path, monkeypatch):
     flushed, synced = [], []
     monkeypatch.setattr(sys, "platform", "darwin")
