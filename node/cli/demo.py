@@ -268,7 +268,7 @@ def play_command(
     allowed = Allowed({family: file} if file else own_files(task_set), code_execution=[family])
     try:
         with Verifier([specs[family]], allowed, outside=True) as verifier:
-            with waiting(f"opening {family}"):
+            with waiting("opening the task family"):
                 verifier.start()
             if model is None:
                 _by_hand(verifier, task)

@@ -311,13 +311,14 @@ class PlainLines(Sink):
 class Stages:
     """A display of the startup stage until :meth:`close`; ``quiet`` only logs it.
 
-    Without a terminal, one line says that the node starts, if that takes long.
+    Without a terminal, a line names each stage that takes long.
     """
 
     def __init__(self, *, quiet: bool = False) -> None:
         console = Terminal()
         self._spinner = Spinner("dots", "starting")
         self._live: Live | None = None
+        self._late: threading.Timer | None = None
         self._stack = ExitStack()
         if console.is_terminal and not quiet:
             self._live = Live(self._spinner, console=console, transient=True)
@@ -325,7 +326,7 @@ class Stages:
             self._stack.enter_context(display_on(console))
         elif not quiet:
             log.info("starting the node")
-            self._stack.callback(say_if_long("starting the node").cancel)
+            self._late = say_if_long("starting the node")
 
     def begin(self, stage: str) -> None:
         """Show and log the stage that starts now."""
@@ -333,6 +334,9 @@ class Stages:
         if self._live:
             self._spinner.update(text=f"starting: {stage}")
             self._live.refresh()
+        if self._late:
+            self._late.cancel()
+            self._late = say_if_long(f"starting: {stage}")
 
     def progress(self, done: float, what: str) -> None:
         """Show how much of a stage's time, 0 to 1, has passed, and what it is at."""
@@ -345,4 +349,6 @@ class Stages:
         """Release the terminal; may be called twice."""
         if self._live:
             self._live.stop()
+        if self._late:
+            self._late.cancel()
         self._stack.close()

@@ -43,13 +43,13 @@ def test_each_stage_is_logged_and_drawn_at_once_where_somebody_looks(paper, capl
 
 
 @pytest.mark.parametrize("quiet", [False, True])
-def test_a_long_start_without_a_terminal_is_one_line_except_with_json(monkeypatch, capsys, quiet):
-    monkeypatch.setattr(output, "LONG_WAIT_SECONDS", 0.01)
+def test_a_long_stage_without_a_terminal_is_one_line_except_with_json(monkeypatch, capsys, quiet):
+    monkeypatch.setattr(output, "LONG_WAIT_SECONDS", 0.2)
     with closing(Stages(quiet=quiet)) as stages:
         stages.begin("joining the swarm")
         time.sleep(0.5)
         stages.begin("loading tiny")
-    assert capsys.readouterr() == ("" if quiet else "starting the node\n", "")
+    assert capsys.readouterr() == ("" if quiet else "starting: joining the swarm\n", "")
 
 
 def test_an_error_gives_the_terminal_back(paper):
