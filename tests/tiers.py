@@ -60,7 +60,6 @@ SLOW = (
     "node/learner/test_off_policy.py::test_a_phrase_that_mallory_puts_before_right_answers",
     "node/learner/test_micro_batching.py::test_groups_in_shared_rows_give_the_update_of_single",
     "node/monitor/test_history.py",
-    "node/monitor/test_keys.py",
     "node/plan/test_plan_command.py",
     "node/policy/test_hub_model.py",
     "node/policy/test_tiny_models.py",

@@ -5,10 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -44,23 +43,6 @@ class ShownRollout:
     author: str | None = None  # peer id; None for this node
 
 
-class LastRollouts:
-    """A thread-safe buffer of the newest rollouts."""
-
-    def __init__(self) -> None:
-        self._kept: deque[ShownRollout] = deque(maxlen=KEPT)
-        self._lock = threading.Lock()
-
-    def add(self, rollouts: Sequence[ShownRollout]) -> None:
-        """Add rollouts, the newest last, and drop the oldest."""
-        with self._lock:
-            self._kept.extend(rollouts)
-
-    def all(self) -> list[ShownRollout]:
-        with self._lock:
-            return list(self._kept)
-
-
 def shortened(text: str, most: int) -> str:
     """Return the text, or its two ends with a mark between, in ``most`` characters."""
     if len(text) <= most:
@@ -79,7 +61,7 @@ class RolloutsFile:
     """A sink that replaces the file of rollouts after a round and at the end."""
 
     path: Path
-    rollouts: LastRollouts
+    rollouts: Collection[ShownRollout]  # the newest last
     now: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
@@ -98,7 +80,7 @@ class RolloutsFile:
 
     def _replace(self) -> None:
         self._written = self.now()
-        lines = [plain_json(asdict(rollout)) + "\n" for rollout in self.rollouts.all()]
+        lines = [plain_json(asdict(rollout)) + "\n" for rollout in self.rollouts]
         write_atomic(self.path, "".join(lines).encode(), durable=False)
         self._behind = False
 
@@ -117,7 +99,6 @@ def read_rollouts(path: Path) -> list[ShownRollout]:
 
 
 AUTHOR_CHARACTERS = 16  # of a peer id; the first eight are the same in all
-LINES = 4  # that one rollout takes in a panel
 
 
 def heading(rollout: ShownRollout) -> str:
@@ -138,23 +119,6 @@ def in_full(rollouts: Sequence[ShownRollout]) -> RenderableType:
         texts.add_row("  completion", Text(printable_lines(rollout.completion)))
         parts += [Text(heading(rollout), "bold"), texts]
     return Group(*parts)
-
-
-def in_lines(rollouts: Sequence[ShownRollout], width: int, height: int) -> RenderableType:
-    """Render the newest rollouts that fit ``width`` and ``height``, one line per text."""
-    if not rollouts:
-        return Text("no round is done yet")
-    room = width - len("completion") - 2
-    newest = list(reversed(rollouts))[: max(1, height // LINES)]
-    parts: list[RenderableType] = []
-    for rollout in newest:
-        names = Column(style="dim", no_wrap=True)
-        rows = Table.grid(names, Column(no_wrap=True, overflow="ellipsis"), padding=(0, 2))
-        for name, text in (("prompt", rollout.prompt), ("completion", rollout.completion)):
-            rows.add_row(name, Text(shortened(printable(text), room)))
-        title = Text(heading(rollout), "bold", no_wrap=True, overflow="ellipsis")
-        parts += [title, rows, Text()]
-    return Group(*parts[:-1])
 
 
 Origin = Literal["own", "external", "refused"]

@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 from node.config.config import Config
 from node.config.registry import LOGGERS
 from node.errors import NodeError
-from node.monitor.groups import LastRollouts, RolloutsFile
+from node.monitor.groups import RolloutsFile, ShownRollout
 from node.monitor.history import Line, parsed, thinned
 from node.monitor.live import LivePanel, LoggedLines, PlainLines
 from node.monitor.logs import STDOUT, goes_to
@@ -189,7 +189,7 @@ def exposition(figures: Figures | None) -> tuple[bytes, str]:
 
 
 def open_sinks(
-    config: Config, folder: RunFolder, rollouts: LastRollouts, *, json: bool = False
+    config: Config, folder: RunFolder, rollouts: Collection[ShownRollout], *, json: bool = False
 ) -> tuple[Sink, ...]:
     """Open the files of metrics and rollouts, configured sinks and a stdout view.
 
@@ -208,19 +208,19 @@ def open_sinks(
         add(RolloutsFile(folder.rollouts, rollouts))
         for name in monitor.loggers:
             add(LOGGERS.open(name, monitor.loggers_options.get(name, {}), folder))
-        add(_view(config, folder, rollouts, json))
+        add(_view(config, folder, json))
         stack.pop_all()
     return tuple(sinks)
 
 
-def _view(config: Config, folder: RunFolder, rollouts: LastRollouts, json: bool) -> Sink:
+def _view(config: Config, folder: RunFolder, json: bool) -> Sink:
     if json:
         return JsonLinesOutput()
     if goes_to(STDOUT, folder.log):
         return LoggedLines()
     console, rounds = Terminal(), config.schedule.rounds
     if config.monitor.live and console.is_terminal:
-        return LivePanel(config.node.name, rounds, rollouts, console)
+        return LivePanel(config.node.name, rounds, console)
     return PlainLines(rounds, console)
 
 

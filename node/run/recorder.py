@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -13,9 +13,9 @@ from typing import Any
 from node.learner.losses import Advantage
 from node.learner.update_stats import UpdateStats
 from node.monitor.groups import (
+    KEPT,
     LONGEST,
     MOST_ANSWERS,
-    LastRollouts,
     ShownCompletion,
     ShownGroup,
     ShownRollout,
@@ -312,7 +312,7 @@ class Recorder:
     groups: ShownGroups | None = None
 
     def __post_init__(self) -> None:
-        self.rollouts = LastRollouts()
+        self.rollouts: deque[ShownRollout] = deque(maxlen=KEPT)
         self._sinks: list[Sink] = []
         self._memory, self._memory_read = 0.0, float("-inf")
 
@@ -329,7 +329,7 @@ class Recorder:
         if time.monotonic() - self._memory_read > MEMORY_SECONDS:
             self._memory, self._memory_read = resident_mb(), time.monotonic()
         record = record_of(outcome, self.status(), self.pool, self.counters, self._memory)
-        self.rollouts.add(shown_rollouts(outcome))
+        self.rollouts.extend(shown_rollouts(outcome))
         if self.groups:
             self.groups.add(outcome)
         for sink in self._sinks:

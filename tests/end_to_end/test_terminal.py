@@ -110,25 +110,19 @@ def test_a_demo_goes_on_until_ctrl_c_and_there_is_time_to_join(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_panel_turns_to_rollouts_lets_itself_be_stopped_and_leaves_the_terminal_as_it_was(
+def test_the_panel_lets_itself_be_stopped_and_leaves_the_terminal_as_it_was(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     join = ("-m", "node.cli.main", "join", *QUICK, "--rounds", "100000")
     with TerminalJob(*join, folder=tmp_path) as node:
         node.until("write that into the config and train with it? [Y/n]")
         node.press(b"n\n")
-        node.until("r: the last rollouts")
         node.until(" left, policy step ")
-        node.press(b"r")
-        node.until("r: the figures")
-        node.until("completion")
         node.press(b"\x1a")
         assert node.order("wait") == "stopped"
         assert node.modes() == node.before
         node.order("front")
         os.killpg(node.pid, signal.SIGCONT)
-        node.until("r: the figures")
-        node.press(b"r")
         node.until("policy step ")
         if number is signal.SIGINT:
             node.press(b"\x03")

@@ -67,17 +67,6 @@ for name in ours():
 assert not missing, "\\n".join(missing)
 """
 
-NO_KEYS = """
-from importlib import util
-find = util.find_spec
-util.find_spec = lambda name, *rest: None if name == "termios" else find(name, *rest)
-from node.monitor.live import Keys
-keys = Keys(print, print)
-keys.start()
-keys.close()
-assert not keys.reads
-"""
-
 NO_FORK = """
 multiprocessing.context._concrete_contexts.pop("fork")
 multiprocessing.get_all_start_methods = lambda: ["spawn"]
@@ -86,9 +75,7 @@ check_semaphores()
 """
 
 
-@pytest.mark.parametrize(
-    "work", [LOADS_ALL, NO_KEYS, NO_FORK], ids=["all modules", "keys", "no fork"]
-)
+@pytest.mark.parametrize("work", [LOADS_ALL, NO_FORK], ids=["all modules", "no fork"])
 def test_a_node_loads_without_the_modules_of_unix(work):
     run = python(PRELUDE + work, cwd=ROOT)
     assert run.returncode == 0, run.stderr

@@ -10,7 +10,7 @@ import pytest
 
 from node.config.config import set_keys
 from node.errors import NodeError
-from node.monitor.groups import LastRollouts, RolloutsFile
+from node.monitor.groups import RolloutsFile
 from node.monitor.history import read_history
 from node.monitor.output import printable
 from node.monitor.record import RoundRecord, lapse, short_ids
@@ -218,7 +218,7 @@ def test_a_narrow_terminal_loses_no_letter_of_the_refusals(terminal, node, monke
 def test_peers_that_the_report_leaves_out_are_counted(terminal, node, met):
     own = {"peer_id": "12D3KooWme", "swarm_id": SWARM, "swarm_name": "sums"}
     node.write_status({**node.read_status(), **own, "peers_more": 1000})
-    assert "1002 met; 1 in another swarm" in terminal.ok("status", *AT)
+    assert "1002 present; 1 in another swarm" in terminal.ok("status", *AT)
     assert terminal.ok("peers", *AT).endswith("\nand 1000 more\n")
 
 
@@ -344,8 +344,8 @@ def test_a_name_that_no_peer_could_tell_does_nothing_in_the_table_either(termina
 
 
 def test_the_last_ones_are_shown_and_printed_as_json(terminal, node):
-    last = LastRollouts()
-    last.add([*(replace(OWN, round=n) for n in range(1, 7)), THEIRS])
+    last = []
+    last.extend([*(replace(OWN, round=n) for n in range(1, 7)), THEIRS])
     RolloutsFile(node.rollouts, last).write(LAST)
     lines = terminal.ok("rollouts", *AT).splitlines()
     shown = [",".join(line.split(",")[:2]) for line in lines if line[0] != " "]

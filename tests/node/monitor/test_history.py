@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from node.config.config import Config
 from node.errors import NodeError
-from node.monitor.groups import LastRollouts
 from node.monitor.history import Line, read_history, read_records, thinned
 from node.monitor.sinks import JsonLinesFile, open_sinks
 from node.storage.run_folder import RunFolder
@@ -162,7 +161,7 @@ def test_a_killed_process_loses_no_line_and_leaves_no_half_file(tmp_path, count)
 def test_the_configuration_says_how_much_room_there_is(tmp_path):
     config = Config.with_overrides({"monitor.metrics_mib": 1, "monitor.live": False})
     large = replace(RECORD, counters={"x" * 1000: 1.0})
-    sinks = open_sinks(config, RunFolder(tmp_path), LastRollouts())
+    sinks = open_sinks(config, RunFolder(tmp_path), [])
     for number in range(1, 1200):
         sinks[0].write(replace(large, round=number))
     for sink in sinks:

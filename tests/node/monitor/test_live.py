@@ -12,7 +12,29 @@ from node.monitor import output
 from node.monitor.live import ROUNDS, PlainLines, Remaining, Stages
 from node.monitor.record import Terminal
 from swarm.common.util import duration
+from tests.node.monitor.job_control import TerminalJob
 from tests.node.monitor.test_monitor import RECORD, panel_of
+
+LONG = "x" * 300
+SPEAKS = f"""
+import sys, time
+from contextlib import closing
+from node.cli.options import waiting
+from node.monitor.live import Stages
+from node.monitor.output import guard_output, say
+guard_output()
+def speak():
+    time.sleep(0.3)
+    say("aloud")
+    say("{LONG}", err=True)
+    time.sleep(0.3)
+with waiting("loading"):
+    speak()
+with closing(Stages()) as stages:
+    stages.begin("opening")
+    speak()
+say("done")
+"""
 
 
 class Paper(io.StringIO):
@@ -92,3 +114,11 @@ def test_the_panel_and_the_lines_show_it():
     lines.write(done(40, 20.0))
     first, last = plain.file.getvalue().splitlines()
     assert first.endswith("| about 10 min left") and "left" not in last
+
+
+def test_a_message_while_something_is_awaited_has_a_line_of_its_own():
+    with TerminalJob("-c", SPEAKS) as job:
+        shown = job.until("done")
+        assert job.order("wait") == "exited 0"
+    for line in ("aloud", LONG):
+        assert shown.count(f"\x1b[2K{line}\r\n") == 2, "in one piece, not behind a spinner"

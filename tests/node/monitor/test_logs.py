@@ -26,7 +26,6 @@ from pathlib import Path
 from node.config.config import Config
 from node.monitor import logs
 from node.monitor.output import say
-from node.monitor.groups import LastRollouts
 from node.monitor.sinks import open_sinks
 from node.storage.run_folder import RunFolder
 from tests.node.monitor.test_monitor import RECORD
@@ -39,7 +38,7 @@ for number in range(3):
     say(f"said {number}")
     say(f"complained {number}", err=True)
     logging.getLogger("node").info("%s", f"{number}" + "x" * 250)
-*_, view = open_sinks(Config(), folder, LastRollouts())
+*_, view = open_sinks(Config(), folder, [])
 view.write(RECORD)
 """
 PROGRAM = """

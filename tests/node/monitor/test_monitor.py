@@ -10,7 +10,6 @@ from rich.console import Console
 
 from node.config.config import Config
 from node.errors import DiskFullError, NodeError
-from node.monitor.groups import LastRollouts
 from node.monitor.history import read_history
 from node.monitor.live import LivePanel, PlainLines
 from node.monitor.loggers import TensorBoard
@@ -92,7 +91,7 @@ def test_a_sparkline_rises_with_its_values_and_keeps_to_its_width():
 def panel_of(*records, title="bench", rounds=20, console=None):
     """What a panel shows of a run after these rounds."""
     console = console or Console(file=io.StringIO(), force_terminal=True, width=100, height=40)
-    panel = LivePanel(title, rounds, LastRollouts(), console)
+    panel = LivePanel(title, rounds, console)
     for record in records:
         panel.write(record)
     panel.close()
@@ -163,7 +162,7 @@ def test_tensorboard_files_hold_the_figures_by_round(tmp_path):
 
 
 def test_the_config_decides_what_is_opened(tmp_path, capsys):
-    for sink in open_sinks(Config(), RunFolder(tmp_path), LastRollouts(), json=True):
+    for sink in open_sinks(Config(), RunFolder(tmp_path), [], json=True):
         sink.write(RECORD)
         sink.close()
     assert read_history(tmp_path) == [RECORD]
@@ -177,7 +176,7 @@ def test_if_one_sink_cannot_open_others_are_released(tmp_path, monkeypatch):
     monkeypatch.setattr(JsonLinesFile, "close", lambda lines: closed.append(lines))
     config = Config.with_overrides({"monitor.loggers": ["tensorboard"]})
     with pytest.raises(NodeError, match="tensorboard"):
-        open_sinks(config, RunFolder(tmp_path), LastRollouts())
+        open_sinks(config, RunFolder(tmp_path), [])
     (lines,) = closed
     lines.file.close()
 

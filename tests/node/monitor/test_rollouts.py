@@ -1,6 +1,7 @@
 import io
 import json
 import stat
+from collections import deque
 from dataclasses import asdict, replace
 
 import pytest
@@ -10,11 +11,9 @@ from node.monitor.groups import (
     KEPT,
     LONGEST,
     SECONDS,
-    LastRollouts,
     RolloutsFile,
     ShownRollout,
     in_full,
-    in_lines,
     read_rollouts,
     shortened,
 )
@@ -34,14 +33,6 @@ def drawn(thing, width=100):
     return terminal.file.getvalue().splitlines()
 
 
-def test_the_newest_are_kept():
-    last = LastRollouts()
-    for number in range(KEPT):
-        last.add([replace(OWN, round=number), replace(THEIRS, round=number)])
-    kept = last.all()
-    assert len(kept) == KEPT and (kept[0].round, kept[-1].round) == (KEPT // 2, KEPT - 1)
-
-
 @pytest.mark.parametrize("most", [30, 31, 100])
 def test_of_a_long_text_both_ends_are_left(most):
     text = "begin" + 10_000 * "x" + "end"
@@ -52,26 +43,26 @@ def test_of_a_long_text_both_ends_are_left(most):
 
 
 def test_they_are_read_as_they_were_written_by_their_owner_alone(tmp_path):
-    path, last = tmp_path / "rollouts.jsonl", LastRollouts()
-    last.add([OWN, replace(THEIRS, completion=ACTS + "\u2028")])
+    path, last = tmp_path / "rollouts.jsonl", deque(maxlen=KEPT)
+    last.extend([OWN, replace(THEIRS, completion=ACTS + "\u2028")])
     RolloutsFile(path, last).write(RECORD)
-    assert read_rollouts(path) == last.all() and stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert read_rollouts(path) == [*last] and stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
 
 def test_the_file_stays_small_whatever_peers_write(tmp_path):
-    path, last = tmp_path / "rollouts.jsonl", LastRollouts()
+    path, last = tmp_path / "rollouts.jsonl", deque(maxlen=KEPT)
     long = shortened(10**6 * "\U0001f642", LONGEST)
-    last.add(2 * KEPT * [replace(THEIRS, prompt=long, completion=long)])
+    last.extend(2 * KEPT * [replace(THEIRS, prompt=long, completion=long)])
     RolloutsFile(path, last).write(RECORD)
     assert len(read_rollouts(path)) == KEPT and path.stat().st_size < 3_000_000
 
 
 def test_short_rounds_are_written_together_and_none_is_missing_at_the_end(tmp_path):
-    path, last, now, written = tmp_path / "rollouts.jsonl", LastRollouts(), [0.0], []
+    path, last, now, written = tmp_path / "rollouts.jsonl", deque(maxlen=KEPT), [0.0], []
     sink = RolloutsFile(path, last, lambda: now[0])
     for number, now[0] in enumerate((0.0, SECONDS / 2, SECONDS, SECONDS * 1.5), 1):
-        last.add([replace(OWN, round=number)])
+        last.extend([replace(OWN, round=number)])
         sink.write(RECORD)
         written.append(len(read_rollouts(path)))
     assert written == [1, 1, 3, 3]
@@ -103,14 +94,3 @@ def test_in_full_every_line_of_a_strangers_text_is_set_in():
     text = 50 * "so " + "round 9, own, sums level 1, reward 1.000"
     narrow = drawn(in_full([replace(THEIRS, completion=text)]), 60)
     assert len([line for line in narrow if line.startswith("round")]) == 1
-
-
-def test_in_a_panel_each_text_is_one_line_and_the_newest_come_first():
-    rollouts = [replace(THEIRS, round=n, prompt="x" * 500) for n in range(9)]
-    lines = drawn(in_lines(rollouts, 60, 11), 60)
-    shown = [line.split(",")[0] for line in lines if line.startswith("round")]
-    assert shown == ["round 8", "round 7"]
-    assert max(map(len, lines)) <= 60 and len(lines) <= 11
-    assert sum(r"\x1b[2J 8\nround 9, own" in line for line in lines) == 2
-    assert len([line for line in lines if "(500 characters)" in line]) == 2
-    assert drawn(in_lines([], 60, 11)) == ["no round is done yet"]
