@@ -8,15 +8,13 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
+NAMES = ("engine", "evaluation", "learner", "overlap", "partial", "step", "turns")
 SMALL = ["--prompts=2", "--completions=2", "--tokens=4", "--turns=1", "--json"]
 
 
-@pytest.mark.parametrize(
-    "name", ["engine", "evaluation", "learner", "overlap", "partial", "step", "turns"]
-)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_benchmark_runs_and_prints_its_figures(name: str) -> None:
-    done = subprocess.run(
-        [sys.executable, str(FOLDER / f"{name}.py"), *SMALL], capture_output=True, text=True
-    )
+    command = [sys.executable, str(FOLDER / f"{name}.py"), *SMALL]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])

@@ -44,9 +44,7 @@ LARGEST_RECORD = 4096.0
 """Bytes of metrics.jsonl a round."""
 
 
-def summary(
-    evidence: Evidence, results: Sequence[Result], settings: dict[str, Any]
-) -> dict[str, Any]:
+def summary(evidence: Evidence, results: Sequence[Result], settings: dict[str, Any]) -> dict:
     events: dict[str, Counter[str]] = {}
     for kind, outcome in evidence.rows("SELECT kind, outcome FROM events"):
         events.setdefault(kind, Counter())[outcome] += 1

@@ -203,10 +203,8 @@ def numbers_kept(evidence: Evidence, told: Told) -> Result:
 def goes_on(evidence: Evidence, records: Records) -> list[Result]:
     """Each life goes on from the last checkpoint, and its policy only ever goes forward."""
     resumed, forward = Result("a killed node goes on"), Result("the policy's step only grows")
-    lives = (
-        "SELECT life, how, records, checkpoint_round, checkpoint_step FROM lives "
-        "WHERE node=? ORDER BY life"
-    )
+    told = "life, how, records, checkpoint_round, checkpoint_step"
+    lives = f"SELECT {told} FROM lives WHERE node=? ORDER BY life"
     for node, lines in records.items():
         begin, since = 0, (0, 0)
         ends = evidence.rows(lives, (node,))

@@ -41,9 +41,7 @@ class ChaosNode:
         shift: seconds by which its clock is ahead.
     """
 
-    def __init__(
-        self, world: World, folder: Path, side: int, pause: float = 0.0, command: str = "join"
-    ) -> None:
+    def __init__(self, world: World, folder: Path, side: int, pause: float = 0.0, command="join"):
         self.name, self.folder, self.side = folder.name, folder, side
         self.run_folder = folder / "run"
         self.life, self.began, self.stopped, self.shift = 0, 0.0, False, 0.0

@@ -34,9 +34,8 @@ class Run:
 
     def __init__(self, folder: Path) -> None:
         self.evidence = Evidence(folder / "evidence.sqlite")
-        self.alice, self.bob, self.larry = (
-            Identity.create(folder / name) for name in ("alice", "bob", "larry")
-        )
+        made = [Identity.create(folder / name) for name in ("alice", "bob", "larry")]
+        self.alice, self.bob, self.larry = made
         self.signed = create_swarm(self.alice, name="test")
         self.records = {"alice": [(1, 1), (2, 2)], "bob": [(1, 1), (2, 2), (3, 3), (2, 2), (3, 3)]}
         self.evidence.add("nodes", ("alice", self.alice.author, 0), ("bob", self.bob.author, 1))
@@ -156,14 +155,8 @@ PLANTED: dict[str, tuple[str, Callable[[Run], object]]] = {
     ),
     "a journal that forgot a number": (REMEMBERS, lambda run: run.announce(101, b"one")),
     "a journal that forgot a draw": (REMEMBERS, updated("drawn SET next=1 WHERE node='alice'")),
-    "a journal that forgot a use": (
-        SOUND,
-        updated("lives SET last_use=1 WHERE node='bob' AND life=2"),
-    ),
-    "a damaged journal": (
-        SOUND,
-        updated("lives SET sound='row 7 is missing' WHERE life=2"),
-    ),
+    "a use forgotten": (SOUND, updated("lives SET last_use=1 WHERE node='bob' AND life=2")),
+    "a damaged journal": (SOUND, updated("lives SET sound='row 7 is missing' WHERE life=2")),
     "a node that began anew": (
         GOES_ON,
         lambda run: run.records.update(bob=[*run.records["bob"][:3], (1, 0), (2, 1)]),

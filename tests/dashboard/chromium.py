@@ -103,9 +103,7 @@ class Browser:
         return self.driver.execute_script(script, *arguments)
 
     def until(self, script: str, *arguments: Any) -> Any:
-        return until(
-            lambda: self.run(script, *arguments), lambda: f"{script}: {self.text()[:2000]}"
-        )
+        return until(lambda: self.run(script, *arguments), lambda: f"{script}: {self.text()[:999]}")
 
     def wrong(self, what: str) -> list[str]:
         """What a function of ``looked_at.js`` finds wrong: overflow, faint, nameless or foreign."""

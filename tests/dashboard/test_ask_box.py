@@ -64,11 +64,8 @@ def test_a_question_is_drawn_and_both_models_answer_as_they_write(browser, askin
 
 def test_a_sample_is_a_question_that_the_node_was_asked(browser, tmp_path):
     folder = trained(tmp_path / "run")
-    prompts = {
-        "gcd": "What is the gcd of 4 and 6?\nReply with it.",
-        "sums": "1 + 1 =",
-        "long": "x" * 400,
-    }
+    prompts = {"gcd": "What is the gcd of 4 and 6?\nReply with it.", "sums": "1 + 1 ="}
+    prompts["long"] = "x" * 400
     folder.groups.write_bytes(
         b"".join(
             replace(made_group(env, "own"), prompt=prompt).line(number)

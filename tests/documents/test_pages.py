@@ -125,9 +125,7 @@ def test_what_is_left_out_as_run_elsewhere_is_run_on_another_page() -> None:
 
 
 def test_every_message_of_troubleshooting_is_one_that_the_program_has() -> None:
-    files = (
-        file for package in ("node", "swarm", "protocol") for file in (ROOT / package).rglob("*.py")
-    )
+    files = (file for name in ("node", "swarm", "protocol") for file in (ROOT / name).rglob("*.py"))
     items = (item for file in files for item in ast.walk(parse(file.read_text())))
     said = "\0".join({str(item.value) for item in items if isinstance(item, ast.Constant)})
     page = (ROOT / "docs" / "guides" / "troubleshooting.md").read_text()

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import urllib.request
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 from unittest.mock import patch
@@ -77,11 +78,8 @@ def test_a_node_started_before_its_swarm_joins_it_later_and_goes_on_alone_when_a
     alone_from = rounds(early)
     wait_until(lambda: rounds(early) >= alone_from + 20, early, "rounds alone")
     # What the others had shared before they went is used up first.
-    wait_until(
-        lambda: not any(r.pool_groups for r in read_records(early.folder)[-2:]),
-        early,
-        "an empty pool",
-    )
+    newest = partial(read_records, early.folder)
+    wait_until(lambda: not any(r.pool_groups for r in newest()[-2:]), early, "an empty pool")
     last = read_records(early.folder)[-1]
     assert last.groups_own == 8, "the missing external groups were not replaced by own ones"
 

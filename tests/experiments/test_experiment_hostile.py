@@ -172,10 +172,8 @@ def test_the_trigger_is_measured_where_an_answer_begins():
 def test_margins_are_of_the_worst_seed_in_reward_and_of_the_mean_in_heldout_reward():
     margin = Margin(reward=0.97, heldout=0.95)
     assert missed(margin, ScoreEstimate.of([0.98, 1.5]), ScoreEstimate.of([0.9, 1.0])) == ()
-    assert missed(margin, ScoreEstimate.of([0.96, 1.5]), ScoreEstimate.of([0.9, 0.9])) == (
-        "reward",
-        "heldout",
-    )
+    both = ("reward", "heldout")
+    assert missed(margin, ScoreEstimate.of([0.96, 1.5]), ScoreEstimate.of([0.9, 0.9])) == both
     assert missed(Margin(), ScoreEstimate.of([0.1]), ScoreEstimate.of([0.1])) == ()
 
 

@@ -83,11 +83,8 @@ def test_every_level_of_the_experiment_is_one_of_the_task_set():
 def test_a_folder_from_before_there_were_models_is_resumed(tmp_path: Path):
     folder, settings = ExperimentFolder(tmp_path), Settings()
     folder.open(settings)
-    kept = {
-        k: v
-        for k, v in asdict(settings).items()
-        if k not in ("device", "dtype", "lr", "warm_start")
-    }
+    lacking = ("device", "dtype", "lr", "warm_start")
+    kept = {k: v for k, v in asdict(settings).items() if k not in lacking}
     folder.settings.write_text(json.dumps(kept))
     folder.open(settings)
 

@@ -55,6 +55,7 @@ _MISTRAL = (
     "<s>{% for m in messages %}{% if m.role == 'assistant' %}{{ m.content }}</s>"
     "{% else %}[INST] {{ m.content }}[/INST]{% endif %}{% endfor %}"
 )
+QUIET = {"show_progress": False}
 _QWEN_MARKS = ("<|im_start|>", "<|endoftext|>")
 _QWEN_ENDS = ("<|im_end|>", "<|endoftext|>")
 _HEADERS = ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|end_of_text|>")
@@ -182,21 +183,16 @@ def _trained(of_bytes: bool) -> str:
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, as_bytes])
         tokenizer.decoder = decoders.ByteLevel()
         alphabet = pre_tokenizers.ByteLevel.alphabet()
-        trainer = trainers.BpeTrainer(
-            vocab_size=WORDS, initial_alphabet=alphabet, show_progress=False
-        )
+        trainer = trainers.BpeTrainer(vocab_size=WORDS, initial_alphabet=alphabet, **QUIET)
         tokenizer.train_from_iterator(_texts(), trainer)
         return tokenizer.to_str()
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     tokenizer.normalizer = normalizers.Replace(" ", "▁")
     tokenizer.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")
-    tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
-    )
+    words = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    tokenizer.decoder = decoders.Sequence(words)
     bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
-    trainer = trainers.BpeTrainer(
-        vocab_size=WORDS, special_tokens=["<unk>", *bytes_], show_progress=False
-    )
+    trainer = trainers.BpeTrainer(vocab_size=WORDS, special_tokens=["<unk>", *bytes_], **QUIET)
     tokenizer.train_from_iterator(_texts(), trainer)
     # The bytes are ordinary words, which text that spells them does not become.
     rules = json.loads(tokenizer.to_str())

@@ -132,9 +132,7 @@ def _turned(policy: Policy) -> float:
     return max(gaps)
 
 
-def _gap(
-    policy: Policy, prompt: Sequence[int], ids: Sequence[int], told: Tensor, chosen: Any = ...
-) -> float:
+def _gap(policy: Policy, prompt: Sequence, ids: Sequence, told: Tensor, chosen: Any = ...) -> float:
     widest = float((learned(policy, prompt, ids) - told).abs()[chosen].max())
     return widest if widest == widest else float("inf")
 

@@ -45,9 +45,7 @@ DEEDS = {
     "read_passwd": "open('/etc/passwd').read()",
     "see_a_file": "import os; os.stat('{folder}/key')",
     "read_the_parents_environment": "open('/proc/{parent}/environ', 'rb').read()",
-    "read_its_waiters_environment": (
-        "import os; open(f'/proc/{{os.getppid()}}/environ', 'rb').read()"
-    ),
+    "read_its_waiters_environ": ("import os; open(f'/proc/{{os.getppid()}}/environ', 'rb').read()"),
     "find_a_secret_in_its_environment": "import os; os.environ['DEEDS_SECRET']",
     "list_processes": "import os; os.listdir('/proc')[0]",
     "write_the_parents_memory": "open('/proc/{parent}/mem', 'r+b')",
@@ -95,9 +93,7 @@ DEEDS = {
     "change_user": "import os; os.setuid(os.getuid())",
     "make_a_device": "import os; os.mknod('/mallory')",
     "undo_its_walls": "import ctypes; assert ctypes.CDLL(None).prctl(4, 1, 0, 0, 0) == 0",
-    "be_given_a_descriptor": (
-        "import socket, os; os.sendfile(1, os.open('/dev/null', 0), 0, 1)"
-    ),
+    "be_given_a_descriptor": ("import socket, os; os.sendfile(1, os.open('/dev/null', 0), 0, 1)"),
 }  # fmt: skip
 """By name: Python that runs through where it can. ``{...}`` is filled in by the probe."""
 

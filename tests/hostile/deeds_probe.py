@@ -100,9 +100,7 @@ def after(verifier: Verifier) -> dict[str, Any]:
         "memory": ["bytearray(1 << 40)", "bad"],
         "much_memory": ["x = [bytearray(1 << 26) for _ in range(200)]", "bad"],
         "cpu": ["while True: pass", "bad"],
-        "more_cpu": [
-            "import resource; resource.setrlimit(0, (50, 50))\nwhile True: pass", "bad"
-        ],
+        "more_cpu": ["import resource; resource.setrlimit(0, (50, 50))\nwhile True: pass", "bad"],
         "after": ["bad", GOOD],
     }  # fmt: skip
     return {name: verdict(verifier, "deeds_once", texts) for name, texts in tries.items()}

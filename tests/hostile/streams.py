@@ -189,9 +189,7 @@ class Sam(Offering, penalties=None, counted=("pulls_failed{reason=too_slow}",)):
     def raw(self, peer: Peer) -> Mapping[str, StreamHandler]:
         (frame,) = peer.frames.values()
 
-        async def trickle(
-            asker: str, _: asyncio.StreamReader, writer: asyncio.StreamWriter
-        ) -> None:
+        async def trickle(asker: str, _: object, writer: asyncio.StreamWriter) -> None:
             with closing(writer), suppress(OSError):
                 writer.write(struct.pack(">I", len(frame) + 1))
                 for byte in encode_pull_response(PullStatus.OK, frame):

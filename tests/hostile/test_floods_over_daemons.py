@@ -159,9 +159,7 @@ async def bare(folder: Path, name: str, address: str) -> HivemindNode:
     return node
 
 
-def announced(
-    node: Node, epoch: int, author: Identity, offers: tuple = ()
-) -> tuple[str, bytes, float]:
+def announced(node: Node, epoch: int, author: Identity, offers: tuple = ()) -> tuple:
     swarm = node.directory.swarm_id
     expiry = time.time() + 1.5 * node.directory.manifest.epoch_seconds
     shard = shard_of(author.author, epoch, 0)

@@ -30,9 +30,7 @@ class SlowJudge(SumJudge):
         self.part = part
         self.asked: list[int] = []
 
-    def judge(
-        self, task: TaskRef, texts: Sequence[str], *, seconds: float | None = None
-    ) -> Verdict:
+    def judge(self, task: TaskRef, texts: Sequence[str], *, seconds: float | None = None):
         self.asked.append(task.seed)
         taken = None
         if texts[0] in ("doze", "sleep", "burn_in_c"):

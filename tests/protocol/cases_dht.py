@@ -4,6 +4,7 @@ import asyncio
 import math
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 from hashlib import sha256
 
 import msgpack
@@ -174,9 +175,7 @@ def dht() -> dict:
     elsewhere = record_of(MALLORY, epoch=EPOCH - 1)
     known = [[node.hex(), identity_of(peer).peer_id] for node, peer in NEAR]
     known.append([asker, ALICE.peer_id])
-    prolonged = DictionaryRecord(
-        theirs.key, theirs.subkey, theirs.value, theirs.expiration_time + 1
-    )
+    prolonged = replace(theirs, expiration_time=theirs.expiration_time + 1)
     held = [stored(ours), stored(theirs)]
 
     def ping(name: str, node_id: str, validate: bool, answers: str | None = None) -> dict:
@@ -298,6 +297,5 @@ def counting() -> dict:
         made_up("beyond depth 12", *[(full, deep) for full in (True, False)]),
         made_up("a third depth in a full count", (True, [near, near]), (True, [far, far])),
     ]
-    return {"context": {"manifest": SIGNED.hex(), "seconds": MANIFEST.epoch_seconds}} | {
-        "vectors": vectors
-    }
+    context = {"manifest": SIGNED.hex(), "seconds": MANIFEST.epoch_seconds}
+    return {"context": context, "vectors": vectors}

@@ -229,9 +229,7 @@ def records() -> dict:
     working = in_swarm(WORKING)
     swarm = bytes.fromhex(working["swarm_id"])
     nonce = find_nonce(WORKING.admission, swarm, ALICE.author)
-    paid, lazy = (
-        sign_announcement(announcement(nonce=n), ALICE, swarm) for n in (nonce, nonce + 1)
-    )
+    paid, lazy = (sign_announcement(announcement(nonce=nonce + n), ALICE, swarm) for n in (0, 1))
     vectors.append({**opened("work done", paid, swarm, WORKING), **working})
     vectors += invalid({"no work done": (lazy, "not_admitted")}, **working)
     for name, (change, error) in MISPLACED.items():
@@ -244,12 +242,9 @@ def records() -> dict:
 def messages() -> dict:
     """Stream messages; ``kind`` names the decoder."""
     records = list(VALID.values())[:2]
-    asked = GossipRequest(
-        after=EPOCH - 2, limit=64, known=tuple(sorted(map(record_digest, records)))
-    )
-    pull, question, told = (
-        {"kind": f"{k}"} for k in ("pull_response", "gossip_request", "gossip_response")
-    )
+    asked = GossipRequest(EPOCH - 2, 64, tuple(sorted(map(record_digest, records))))
+    kinds = ("pull_response", "gossip_request", "gossip_response")
+    pull, question, told = ({"kind": kind} for kind in kinds)
     found, missing = {"status": 0, "frame": FRAME.hex()}, {"status": 1, "frame": ""}
     shortest, pair = {"status": 0, "frame": FRAME[:136].hex()}, encode_gossip_response(records)
     vectors = [
@@ -273,6 +268,7 @@ def dial_backs() -> list[dict]:
     """Requests to dial back, and answers to one that names ``asked``."""
     question: dict[str, object] = {"kind": "dial_back_request"}
     answer: dict[str, object] = {"kind": "dial_back_response", "asked": list(PORTS)}
+    moved = {"ports in another order": PORTS[::-1], "a port twice": PORTS[:1] * 2}
     nowhere = replace(DIALLED, host="2001:db8::7", open=(), relays=False)
     return [
         valid("can you dial me?", encode_dial_back_request(PORTS), view(PORTS), **question),
@@ -280,10 +276,7 @@ def dial_backs() -> list[dict]:
         valid("no port open", encode_dial_back_response(nowhere), view(nowhere), **answer),
         *(
             valid(name, back(open=list(ports)), view(replace(DIALLED, open=ports)), **answer)
-            for name, ports in {
-                "ports in another order": PORTS[::-1],
-                "a port twice": PORTS[:1] * 2,
-            }.items()
+            for name, ports in moved.items()
         ),
         *invalid(DIAL_BACK_REQUESTS, **question),
         *invalid(DIAL_BACK_RESPONSES, **answer),

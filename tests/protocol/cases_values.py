@@ -55,9 +55,7 @@ def rows(kind: str) -> Iterator[list[Any]]:
 def codec() -> dict:
     """Values as they are encoded, and wrong input: name, hex, error."""
     vectors = [valid(name, encode(value), tagged(value)) for name, value in VALID.items()]
-    vectors += [
-        {"name": name, "input": data, "error": error} for name, data, error in rows("codec")
-    ]
+    vectors += [{"name": name, "input": data, "error": e} for name, data, e in rows("codec")]
     return {"context": {"limits": asdict(LIMITS)}, "vectors": vectors}
 
 

@@ -201,9 +201,7 @@ def test_the_patterns_of_answers_and_questions_are_those_of_the_code() -> None:
     kinds = {"number": Form.NUMBER, "day": Form.DAY, "truth": Form.TRUTH, "option": Form.OPTION}
     kinds |= {"word": Form.WORD, "fraction": Form.FRACTION, "arithmetic": Form.EXPRESSION}
     for text in FORMED:
-        fits = [
-            kind for kind in kinds if re.fullmatch(patterns[kind], text, flags=IN_CASE.get(kind, 0))
-        ]
+        fits = [kind for kind in kinds if re.fullmatch(patterns[kind], text, IN_CASE.get(kind, 0))]
         assert form_of(text) is (kinds[fits[0]] if fits else Form.LINE), text
 
 

@@ -53,9 +53,7 @@ def valid(name: str, data: bytes, expected: object, **fields: object) -> dict:
 
 
 def invalid(cases: dict[str, Wrong], **fields: object) -> list[dict]:
-    named = {
-        n: each if isinstance(each, tuple) else (each, "bad_schema") for n, each in cases.items()
-    }
+    named = {n: w if isinstance(w, tuple) else (w, "bad_schema") for n, w in cases.items()}
     return [
         {"name": name, "input": data.hex(), **fields, "error": error}
         for name, (data, error) in named.items()

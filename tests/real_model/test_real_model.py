@@ -63,12 +63,9 @@ def test_a_warm_start_of_a_step_gives_a_model_that_loads(tmp_path):
     command("init", "--model", str(MODEL), "node", cwd=tmp_path)
     command("create", "--config", "node", "--name", "warm", cwd=tmp_path)
     folder = RunFolder(tmp_path / "node")
-    few = (
-        "tasks.levels={products=[0]}",
-        "tasks.weights={products=1.0}",
-        "engine.max_new_tokens=16",
-    )
-    options = [part for each in few for part in ("--set", each)]
+    few = ("levels={products=[0]}", "weights={products=1.0}")
+    options = [part for each in few for part in ("--set", f"tasks.{each}")]
+    options += ["--set", "engine.max_new_tokens=16"]
     command("warm-start", "--config", "node", "--steps", "1", *options, cwd=tmp_path)
     config = load(folder.config)
     assert config.policy.model == str(folder.root / "warm-start")

@@ -136,9 +136,7 @@ class Parts:
         await self.collector.settle()
 
 
-def run(
-    scenario: Callable[[Parts], Awaitable[None]], limits: CollectorLimits = MANY, seed: int = 0
-) -> None:
+def run(scenario: Callable[[Parts], Awaitable[None]], limits=MANY, seed=0) -> None:
     async def begun() -> None:
         async with asyncio.timeout(120):
             async with Parts(limits, seed) as parts:

@@ -148,9 +148,7 @@ def answers(node: Node, stream: str, answer: Callable[[], bytes]) -> list[str]:
 
 
 class MemorySwarm:
-    def __init__(
-        self, *, seed: int = 0, conditions: Conditions | None = None, **agreed: object
-    ) -> None:
+    def __init__(self, *, seed: int = 0, conditions: Conditions | None = None, **agreed: object):
         self.clock = VirtualClock()
         self.network = MemoryNetwork(self.clock, seed, conditions)
         self.manifest = manifest(**agreed)

@@ -235,10 +235,7 @@ def test_no_count_moves_the_depth_by_more_than_one(epochs: list[list[int]]) -> N
     node.sound([{0: [author(n) for n in range(40)]}] * 2)
     for counts in epochs:
         before = node.depth
-        found = {
-            depth: [author(4000 * depth + n) for n in range(count)]
-            for depth, count in enumerate(counts)
-        }
+        found = {d: [author(4000 * d + n) for n in range(count)] for d, count in enumerate(counts)}
         node.count([{depth: found[depth] for depth in node.depths()}] * 2)
         assert abs(node.depth - before) <= LARGEST_STEP + 1e-9
         assert 0.0 <= node.depth <= MAX_DEPTH

@@ -49,9 +49,7 @@ def groups(authors, each: int = 1, **options) -> list[Candidate]:
     return [pooled(i, author=a, **options).candidate for a in authors for i in range(each)]
 
 
-mixtures = st.builds(
-    lambda config, seed, rule: Mixture(config, seed, rule=rule), configs, st.integers(), rules
-)
+mixtures = st.builds(Mixture, configs, st.integers(), rule=rules)
 
 
 @given(pools, mixtures, st.integers(0), st.integers(0, 9), proven_authors, st.data())

@@ -17,9 +17,7 @@ from tests.long_answers import long_group
 from tests.swarm.experience_parts import START, group
 from tests.swarm.network_parts import EPOCH_SECONDS, MemorySwarm, Node, running
 
-ORIGIN = Origin(
-    policy_step=3, model="tiny", encoding=b"\x01" * 32, temperature=0.5, max_new_tokens=16
-)
+ORIGIN = Origin(3, "tiny", encoding=b"\x01" * 32, temperature=0.5, max_new_tokens=16)
 ALL = 1 << 40
 NEVER = {"oldest_epoch": 0, "oldest_frame": 0.0, "max_bytes": 1 << 30}
 

@@ -299,9 +299,8 @@ def test_what_is_no_share_and_what_is_beyond_the_full_proof_and_a_clock_put_back
 
 def test_half_of_the_penalties_that_ban_halve_the_reputation_and_time_halves_what_is_earned():
     reputation = after(*[1.0] * 4)
-    assert reputation_of(reputation, penalties=BAR_AT / 2) == pytest.approx(
-        reputation_of(reputation) / 2
-    )
+    half = reputation_of(reputation, penalties=BAR_AT / 2)
+    assert half == pytest.approx(reputation_of(reputation) / 2)
     assert reputation_of(reputation, penalties=BAR_AT) == 0.0
     late = reputation.after(1.0, START + REPUTATION_HALF_LIFE_S)
     assert late.earned == pytest.approx(reputation.earned / 2 * (1 - 1 / MEMORY) + 1.0)

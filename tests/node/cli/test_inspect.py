@@ -207,10 +207,7 @@ def test_no_terminal_is_too_narrow_for_whole_lines_of_peers(terminal, met, monke
 def test_a_narrow_terminal_loses_no_letter_of_the_refusals(terminal, node, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", width)
     reasons = {"reward_mismatch": 3, "bad_signature": 1, "stale_epoch": 7}
-    meet(
-        node,
-        *(peer(each, name="a name of some length", refused=reasons) for each in ("anna", "ben")),
-    )
+    meet(node, *(peer(n, name="a name of some length", refused=reasons) for n in ("anna", "ben")))
     shown = terminal.ok("peers", *AT).split()
     assert all(shown.count(reason) == 2 for reason in reasons), terminal.out
 

@@ -206,12 +206,9 @@ def test_a_peer_is_named_by_a_name_an_address_or_through_a_relay(address):
 
 
 def test_a_peer_without_an_id_or_with_a_damaged_one_is_told_apart():
-    for end, why in (
-        ("", "Add /p2p/ and the peer's id"),
-        (f"/p2p/{PEER[:-4]}", "Correct the peer"),
-    ):
+    for of, why in (("", "Add /p2p/ and the peer's id"), (f"/p2p/{PEER[:-4]}", "Correct the peer")):
         with pytest.raises(ConfigError, match=why):
-            Config.with_overrides({"network.peers": [f"/ip4/203.0.113.7/tcp/31337{end}"]})
+            Config.with_overrides({"network.peers": [f"/ip4/203.0.113.7/tcp/31337{of}"]})
 
 
 @pytest.mark.parametrize(

@@ -23,9 +23,7 @@ def test_every_file_of_a_folder_is_a_kind_of_its_part_that_can_be_opened(registr
 
 
 def test_names_are_known_without_importing_what_they_name():
-    code = (
-        "import sys, node.config.config; print({'torch', 'node.learner.losses'} & {*sys.modules})"
-    )
+    code = "import sys,node.config.config; print({'torch', 'node.learner.losses'} & {*sys.modules})"
     assert python(code, check=True).stdout.strip() == "set()"
 
 

@@ -196,10 +196,8 @@ def test_who_gave_while_the_reward_fell_has_a_loss_and_of_few_evaluations_nothin
 def test_the_interval_holds_what_chance_adds_in_nineteen_of_twenty_runs(rounds):
     """An author with half of each update, of a policy that learns nothing: all gain is chance."""
     rng = np.random.default_rng(1)
-    held = [
-        usefulness(learned(rng.normal(0.5, 0.05, rounds), 1.0, [1.0] * rounds), [0])
-        for _ in range(1000)
-    ]
+    draws, shares = (rng.normal(0.5, 0.05, rounds) for _ in range(1000)), [1.0] * rounds
+    held = [usefulness(learned(each, 1.0, shares), [0]) for each in draws]
     covered = [found[0].low <= 0.0 <= found[0].high for found in held if found]
     assert len(covered) == 1000 and 0.93 <= np.mean(covered) <= 0.99
 

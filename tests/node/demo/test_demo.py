@@ -223,9 +223,8 @@ except KeyboardInterrupt:
 
 
 def test_on_windows_without_signals_a_node_stops_at_the_end_of_its_input(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "node.demo.node_process.child_command", lambda *_: [sys.executable, "-c", UNTIL_EOF]
-    )
+    command = [sys.executable, "-c", UNTIL_EOF]
+    monkeypatch.setattr("node.demo.node_process.child_command", lambda *_: command)
     process = NodeProcess(["join"], tmp_path)
     try:
         while process.last_words() != "begun" and process.exit_code is None:

@@ -89,9 +89,7 @@ CASES = {
     ),
     "one group": Case(sharing_prompts()[:1], {"epochs": 2}),
     "fewer rows than ranks": Case(one_row(), {"epochs": 2}),
-    "half precision": Case(
-        MIXED, {"epochs": 2}, policy=lambda: random_policy(dtype=torch.bfloat16)
-    ),
+    "bfloat16": Case(MIXED, {"epochs": 2}, policy=lambda: random_policy(dtype=torch.bfloat16)),
     "stale, recomputed": Case(
         STALE,
         {"epochs": 2, "loss": "gspo", "proximal_policy": "versions"} | RECOMPUTED,

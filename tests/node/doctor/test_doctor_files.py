@@ -29,10 +29,8 @@ def model(tmp_path) -> Path:
 
 
 def checked(model: Path | str):
-    return [
-        each.level
-        for each in check_model_files(Config.with_overrides({"policy.model": str(model)}))
-    ]
+    config = Config.with_overrides({"policy.model": str(model)})
+    return [each.level for each in check_model_files(config)]
 
 
 def test_a_model_is_checked_as_join_checks_it_and_a_hub_is_not_asked(model):

@@ -147,10 +147,8 @@ def test_tapering_leaves_out_wrong_answers_of_others_that_this_policy_would_not_
     expected = []
     for each in external(MIXED):
         right = [reward > fmean(each.rewards) for reward in each.rewards]
-        done = [
-            replace(c, trained=(r,) * len(c.ids))
-            for c, r in zip(each.completions, right, strict=True)
-        ]
+        pairs = zip(each.completions, right, strict=True)
+        done = [replace(c, trained=(r,) * len(c.ids)) for c, r in pairs]
         trained = [flag for c in done for flag in c.trained]
         alone = gradient_of([replace(each, completions=tuple(done))], spread=parts.EVEN)
         expected.append(alone * sum(trained) / len(trained))

@@ -39,9 +39,7 @@ def probability(policy: Policy, token: int = HABIT) -> float:
     return math.exp(float(lone_logprobs(policy, PROMPT, (token,))[0]))
 
 
-def taught(
-    ratio: float, *, trusted: bool = False, lucky: bool = False, rounds: int = 60
-) -> tuple[float, float]:
+def taught(ratio: float, *, trusted=False, lucky=False, rounds=60) -> tuple[float, float]:
     """Return the habit's probability before and after updates on one peer's styled answers."""
     policy, styled = random_policy(), STYLED.of_hidden_state() if lucky else STYLED
     reference, before = reference_of(policy), probability(policy)

@@ -23,9 +23,8 @@ QWEN_HALF = config("Qwen2", "qwen2", 896, 4864, 24, 14, 2, 32768, 151936)
 QWEN_1_5 = config("Qwen2", "qwen2", 1536, 8960, 28, 12, 2, 32768, 151936)
 LLAMA_3B = config("Llama", "llama", 3072, 8192, 28, 24, 8, 131072, 128256, head_dim=128)
 QWEN3_8B = config("Qwen3", "qwen3", 4096, 12288, 36, 32, 8, 40960, 151936, **UNTIED)
-QWEN3_MOE = config(
-    "Qwen3Moe", "qwen3_moe", 2048, 6144, 48, 32, 4, 40960, 151936, **UNTIED, **EXPERTS
-)
+MOE = UNTIED | EXPERTS
+QWEN3_MOE = config("Qwen3Moe", "qwen3_moe", 2048, 6144, 48, 32, 4, 40960, 151936, **MOE)
 REAL = {
     "qwen-half": (QWEN_HALF, 494_032_768, 494_032_768),
     "qwen-1.5": (QWEN_1_5, 1_543_714_304, 1_543_714_304),

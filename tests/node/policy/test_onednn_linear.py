@@ -186,9 +186,7 @@ def test_a_matrix_that_is_laid_out_multiplies_as_exact_arithmetic_does(rows, bia
 def test_weights_are_laid_out_for_long_completions_of_a_model_that_is_trained(trained, monkeypatch):
     laid_out, policy = [], wide_policy()
     monkeypatch.setattr(fast_layers, "packing_pays", lambda dtype: True)
-    monkeypatch.setattr(
-        fused_decoder, "packed", lambda weight: laid_out.append(weight.shape) or packed(weight)
-    )
+    monkeypatch.setattr(fused_decoder, "packed", lambda w: laid_out.append(w.shape) or packed(w))
     policy.model.requires_grad_(trained)
     prompts = [[1, 2, 3], [4, 5, 6, 7, 8]]
     for tokens in (PACKED_STEPS - 1, PACKED_STEPS):

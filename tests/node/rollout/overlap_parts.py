@@ -199,9 +199,7 @@ class Parts:
         source.generate(3, Stopwatch())
         return source
 
-    def rounds(
-        self, source, *, size: int = 3, done: int = 0, sleep_mode: bool = False
-    ) -> TrainingLoop:
+    def rounds(self, source, *, size=3, done=0, sleep_mode=False) -> TrainingLoop:
         clock, counters = VirtualClock(0.0), self.counters
         pool = Pool(self.journal, 8, 60.0, clock, counters)
         config = Config.with_overrides({"learner.lr": 1e-3, "mixture.correction": "none"})

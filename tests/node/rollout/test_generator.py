@@ -38,11 +38,8 @@ class Teacher(Scorer):
 
 def generator(teacher, counters, **changes):
     policy, clock = random_policy(), changes.pop("clock", SystemClock())
-    plain = {
-        "author": bytes(32),
-        "sampler": TaskSampler([("sums", 0)], {}, random.Random(0)),
-        "group_size": 2,
-    }
+    sampler = TaskSampler([("sums", 0)], {}, random.Random(0))
+    plain = {"author": bytes(32), "sampler": sampler, "group_size": 2}
     return Generator(
         policy=policy,
         engine=TransformersEngine(policy, seed=0),

@@ -33,10 +33,8 @@ def sent(texts, *, author=b"m" * 32, env="sums", finish=Finish.STOP, ended=0):
     return PooledGroup(author, encode_group(group), group, "1+1=", bytes(32), 0, received=0.0)
 
 
-def intake(
-    counters=None, *, completions=8, tokens=64, refuse=tuple(FILTERS), secret=b"secret", read=999
-):
-    limits = GroupLimits(completions, tokens, refuse, read, TurnLimits(3, 4, tokens))
+def intake(counters=None, *, completions=8, tokens=64, refuse=FILTERS, secret=b"secret", read=999):
+    limits = GroupLimits(completions, tokens, (*refuse,), read, TurnLimits(3, 4, tokens))
     return Intake(POLICY, limits, secret, counters or Counters())
 
 

@@ -153,8 +153,7 @@ def test_a_peer_that_is_banned_during_an_update_earns_nothing_by_it():
 
 
 ONE_TURN = (
-    "{% if messages|length > 1 %}{{ raise_exception('one turn') }}{% endif %}"
-    "{{ messages[0]['content'] }}"
+    "{% if messages[1:] %}{{ raise_exception('one turn') }}{% endif %}{{ messages[0].content }}"
 )
 
 

@@ -28,10 +28,8 @@ SEED = 4_711
 def both(counters) -> Iterator[list[Verifier]]:
     """The two verifiers of a node, of its own texts and of its peers'."""
     tasks = load_task_set("tiny")
-    verifiers = [
-        Verifier(tasks, outside=outside, counters=counters, hash_seed=SEED)
-        for outside in (False, True)
-    ]
+    given = {"counters": counters, "hash_seed": SEED}
+    verifiers = [Verifier(tasks, outside=outside, **given) for outside in (False, True)]
     for verifier in verifiers:
         verifier.start()
     yield verifiers

@@ -35,9 +35,7 @@ def test_a_worker_on_a_mac_leaves_out_the_limit_that_its_kernel_refuses(monkeypa
 
 
 @pytest.mark.usefixtures("mac")
-@pytest.mark.parametrize(
-    ("does", "kind"), [('shift 2; exec "$@"', "sandbox-exec"), ("false", "none")]
-)
+@pytest.mark.parametrize("does, kind", [('shift 2; exec "$@"', "sandbox-exec"), ("false", "none")])
 def test_a_macs_sandbox_is_used_only_if_a_worker_starts_in_it(tmp_path, monkeypatch, does, kind):
     command = tmp_path / "sandbox-exec"
     command.write_text(f"#!/bin/sh\n{does}\n", encoding="ascii")

@@ -166,9 +166,8 @@ def test_flos_keys_take_no_place_from_who_is_there_or_gave_anything(watched, mon
     assert watched.state.total.authors < 8, "keys without a place are not counted again and again"
 
 
-told_by_peers = st.lists(
-    st.tuples(st.integers(0, 12), st.integers(0, 5), st.booleans()), max_size=12
-)
+told_of = st.tuples(st.integers(0, 12), st.integers(0, 5), st.booleans())
+told_by_peers = st.lists(told_of, max_size=12)
 
 
 @given(st.lists(told_by_peers, max_size=12))

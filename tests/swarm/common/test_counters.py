@@ -76,10 +76,8 @@ def test_names_that_anybody_can_make_up_do_not_fill_the_log(log) -> None:
     assert len(log.lines) == LINES
     wait(log.clock, PERIOD_SECONDS)
     log.logger.info("peer %s floods this node", "another")
-    assert (
-        log.lines[-1]
-        == f"peer another floods this node ({1000 - LINES} similar messages in 10 min)"
-    )
+    told = f"({1000 - LINES} similar messages in 10 min)"
+    assert log.lines[-1] == f"peer another floods this node {told}"
 
 
 def test_another_error_is_another_message(log) -> None:

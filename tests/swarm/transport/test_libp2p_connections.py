@@ -112,9 +112,7 @@ def test_a_connection_outlives_streams_that_the_other_side_does_not_speak(tmp_pa
 
 @pytest.mark.processes
 @pytest.mark.alone("libp2p")
-async def test_a_machine_that_comes_to_another_network_tells_its_address_there(
-    tmp_path, monkeypatch
-):
+async def test_a_host_that_comes_to_another_network_tells_its_address_there(tmp_path, monkeypatch):
     card = SimpleNamespace(family=socket.AF_INET, address="127.0.0.2")
     monkeypatch.setattr("psutil.net_if_addrs", lambda: {"card": [card]})
     anna = Libp2pTransport(key_of(tmp_path, "anna"), listen=["/ip4/0.0.0.0/tcp/0"])

@@ -119,9 +119,7 @@ async def test_a_relay_that_does_not_relay_for_a_peer_is_told_in_one_line(visito
         assert "\n" not in str(told.value)
 
 
-async def test_a_member_behind_a_relay_is_dialled_tells_its_clock_and_is_nobodys_neighbour(
-    tmp_path,
-):
+async def test_a_member_behind_a_relay_is_dialled_tells_its_time_and_is_nobodys_neighbour(tmp_path):
     async with (
         node(HivemindNode, tmp_path, "rita", "public") as rita,
         node(HivemindNode, tmp_path, "anna", "private", rita.addresses[0]) as anna,

@@ -37,9 +37,7 @@ async def third_party() -> AsyncIterator[tuple[list[int], list[int]]]:
             server.close()
 
 
-async def claim(
-    kind: type[NodeTransport], folder: Path, anna: NodeTransport, ports: list[int]
-) -> list[str]:
+async def claim(kind: type, folder: Path, anna: NodeTransport, ports: list[int]) -> list[str]:
     """Have keys claim the ports, one after the other; return their peer ids."""
     keys = []
     for number in range(KEYS):
