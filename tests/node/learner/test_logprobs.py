@@ -18,22 +18,13 @@ from node.learner.batches import Row, TrainingCompletion, micro_batches
 from node.learner.learner import Learner
 from node.learner.logprobs import TokenScores, VocabularyHead
 from node.policy.policy import Policy
+from tests.node.learner import test_micro_batching
 from tests.node.learner.parts import CONFIG, MIXED, update
 from tests.node.learner.test_micro_batching import ALWAYS, UPDATES
 from tests.support import changed, random_policy
 
 WORDS = 98
-SHAPE = {
-    "vocab_size": WORDS,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 16,
-    "initializer_range": 0.3,
-    "pad_token_id": 0,
-}
+SHAPE = {**test_micro_batching.SHAPE, "head_dim": 16, "initializer_range": 0.3, "pad_token_id": 0}
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2}
 CONFIGS = {
     "tied": Qwen2Config(**SHAPE, tie_word_embeddings=True),
