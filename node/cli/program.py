@@ -11,7 +11,6 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -47,6 +46,7 @@ from node.monitor.output import (
 )
 from protocol.errors import ProtocolError
 from protocol.identity import KeyFileError
+from swarm.common.util import version
 from swarm.journal import JournalError
 from swarm.transport.transport import TransportError
 from swarm.verification import JudgeRefused
@@ -68,21 +68,14 @@ EXPECTED = (
 
 def versions() -> str:
     """Return the versions of relevant packages, from metadata, importing nothing."""
-    transports = ", ".join(f"{name} {found}" for name in TRANSPORTS if (found := _installed(name)))
+    transports = ", ".join(f"{name} {found}" for name in TRANSPORTS if (found := version(name)))
     rows = {
-        "swarm-node": _installed("swarm-node") or "a source tree that is not installed",
+        "swarm-node": version() or "a source tree that is not installed",
         "Python": platform.python_version(),
-        "torch": _installed("torch") or "not installed",
+        "torch": version("torch") or "not installed",
         "transport": transports or "none installed",
     }
     return "\n".join(f"{name:<10} {value}" for name, value in rows.items())
-
-
-def _installed(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def check_text(arguments: Sequence[str]) -> None:

