@@ -25,8 +25,8 @@ from node.storage.atomic_files import (
     write_atomic,
     writing,
 )
-from protocol.errors import BadKey
 from protocol.identity import author_of
+from swarm.common.fair_limits import author_or_none
 from swarm.common.util import counted, fsync_path, make_private, plain_json
 
 log = logging.getLogger(__name__)
@@ -411,11 +411,9 @@ class ListedPeers:
             raise NodeError(f"cannot read the {self.kind} peers", path, remedy) from error
         peers = dict.fromkeys(filter(None, (line.partition("#")[0].strip() for line in lines)))
         for peer in peers:
-            try:
-                author_of(peer)
-            except BadKey as error:
+            if author_or_none(peer) is None:
                 remedy = f"Correct or remove that line of {path}."
-                raise NodeError(f"a {self.kind} peer is not a peer id", peer, remedy) from error
+                raise NodeError(f"a {self.kind} peer is not a peer id", peer, remedy)
         return tuple(peers)
 
     def authors(self) -> frozenset[bytes]:
