@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 from collections.abc import Iterator
@@ -111,6 +112,8 @@ def _class_lines(place: str) -> Iterator[str]:
     kind = getattr(importlib.import_module(module), name)
     yield f"### `{module}.{name}`\n"
     yield f"```text\n{inspect.getdoc(kind)}\n```\n"
+    if fields := _fields(kind):
+        yield "\n".join(["```text", *fields, "```\n"])
     for name, member in vars(kind).items():
         documentation = inspect.getdoc(member)
         method = inspect.isfunction(member) or isinstance(member, DECORATED)
@@ -118,6 +121,22 @@ def _class_lines(place: str) -> Iterator[str]:
             summary = " ".join(documentation.split("\n\n")[0].split()).replace("``", "`")
             yield f"- `{name}{_arguments(member)}`: {summary}"
     yield ""
+
+
+def _fields(kind: type) -> list[str]:
+    """Return the public fields as the class declares them; none unless comments explain some."""
+    lines = inspect.getsource(kind).splitlines()
+    (declared,) = ast.parse("\n".join(lines)).body
+    assert isinstance(declared, ast.ClassDef)
+    found: list[str] = []
+    for each in declared.body:
+        if isinstance(each, ast.AnnAssign) and ast.unparse(each.target)[0] != "_":
+            begin = each.lineno - 1
+            while lines[begin - 1].strip().startswith("#"):
+                begin -= 1
+            found += [line.strip() for line in lines[begin : each.end_lineno]]
+    explained = any("# " in line and "# noqa" not in line for line in found)
+    return found if explained else []
 
 
 def _arguments(member: Any) -> str:

@@ -50,13 +50,10 @@ class Selection(ABC):
 
     The caps and the sampling of authors before groups apply to every rule
     (:mod:`swarm.mixture`).
-
-    Attributes:
-        Options: pydantic model of the rule's settings in ``mixture.select_options``, or None.
-        newest: sample among an author's newest groups, this multiple of the room; None: all.
     """
 
-    Options: ClassVar[Any] = None
+    Options: ClassVar[Any] = None  # pydantic model of ``mixture.select_options``, or None
+    # Sample among an author's newest groups, this multiple of the room; None: all.
     newest: ClassVar[int | None] = None
 
     def __init__(self, sizes: MixtureSettings, lead: PeersLead, options: Any = None) -> None:

@@ -19,20 +19,12 @@ if TYPE_CHECKING:
 
 
 class EngineKind(Plugin, ABC):
-    """A kind of rollout engine.
+    """A kind of rollout engine; ``Options`` has the keys of ``engine.backend_options``."""
 
-    Attributes:
-        Options: keys of ``engine.backend_options``.
-        beside: whether it samples while the policy learns, unless the schedule says otherwise.
-        several_gpus: whether it supports tensor parallelism and several engines.
-        as_checkpoint: whether its process reads weights as a folder that ``transformers`` loads.
-        start_seconds: approximate start time of its process.
-    """
-
-    beside: ClassVar[bool] = False
-    several_gpus: ClassVar[bool] = False
-    as_checkpoint: ClassVar[bool] = True
-    start_seconds: ClassVar[float] = 3.0
+    beside: ClassVar[bool] = False  # samples while the policy learns, unless the schedule differs
+    several_gpus: ClassVar[bool] = False  # supports tensor parallelism and several engines
+    as_checkpoint: ClassVar[bool] = True  # its process reads weights as ``transformers`` does
+    start_seconds: ClassVar[float] = 3.0  # approximate start time of its process
 
     def check(self) -> None:
         """Check that this machine has what the kind requires, or raise ConfigError."""

@@ -151,16 +151,11 @@ class Correction(Plugin, ABC):
     """Off-policy correction: weights of tokens that this policy did not sample.
 
     A peer's claimed log-probs may lower a weight, but never raise it above its value without a
-    claim.
-
-    Attributes:
-        Options: keys of ``mixture.correction_options``.
-        by_use: whether a peer's group also counts by its :func:`usefulness`.
-        caution: warning at the start of a node that uses peers' groups with it.
+    claim. ``Options`` has the keys of ``mixture.correction_options``.
     """
 
-    by_use: ClassVar[bool] = False
-    caution: ClassVar[str] = ""
+    by_use: ClassVar[bool] = False  # whether a peer's group also counts by its :func:`usefulness`
+    caution: ClassVar[str] = ""  # warning at the start of a node that uses peers' groups with it
 
     @abstractmethod
     def external(self, prox: Tensor, entropies: Tensor, mask: Tensor, batch: MicroBatch) -> Tensor:

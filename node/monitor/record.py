@@ -29,70 +29,38 @@ PHASES = (
 
 @dataclass(frozen=True, slots=True)
 class RoundRecord:
-    """The figures of one round; None if there was nothing to measure.
+    """The figures of one round; None if there was nothing to measure."""
 
-    Attributes:
-        round: number of the round in this run folder, from 1.
-        policy_step: optimizer steps so far.
-        time: unix time at the end of the round, seconds.
-        reward_own: mean reward of local completions, 0 to 1.
-        reward_external: mean reward, verified here, of the peer groups in the update.
-        reward_eval: mean reward on held-out tasks, in rounds that evaluate.
-        informative_own: fraction of local groups whose rewards differ, 0 to 1.
-        groups_own: local groups in the update.
-        groups_external: peer groups in the update.
-        external_wanted: peer groups that the update had room for.
-        authors: peer groups in the update by author (public key in hex).
-        useful: by author, the usefulness of these groups together, as in
-            :attr:`node.learner.update_stats.UpdateStats.useful`.
-        levels: mean reward of local completions by ``family/level``.
-        author_share: fraction of the update's groups from the peer with most of them, 0 to 1.
-        unproven_share: fraction of the update's groups from unproven authors.
-        pool_groups: groups in the replay buffer after the round.
-        tokens_generated: completion tokens sampled.
-        tokens_trained: completion tokens trained on: of informative groups, read by the correction.
-        tokens_per_s: sampling speed, tokens per second of the generate phase, or of the whole round
-            if generation never stops.
-        mean_length: tokens per completion.
-        truncated: fraction of completions truncated by the length cap, 0 to 1.
-        seconds: time by phase (:data:`PHASES`), and ``total``.
-        lead: peer reward advantage, as in :class:`swarm.peer_advantage.PeersLead`.
-        loss, entropy, grad_norm, largest_share, groups_bounded, at_bound, clip_fraction,
-            masked_fraction, ratio_low, ratio_median, ratio_high, ratio_max, engine_gap,
-            learning_rate: of the update, as in :class:`node.learner.update_stats.UpdateStats`; all
-            ``None`` without an optimizer step.
-        staleness: local tokens in the update by policy steps since they were sampled.
-        peers: other known nodes of this swarm.
-        strangers: connected nodes of other swarms.
-        bytes_in, bytes_out: payload bytes since the process started.
-        refused: refused groups by reason since the process started.
-        counters: all other counters since the process started.
-        rss_mb: resident memory of this process and its children, MB of 10**6 bytes.
-    """
-
-    round: int
-    policy_step: int
-    time: float
-    reward_own: float | None
-    reward_external: float | None = None
-    reward_eval: float | None = None
-    informative_own: float | None = None
-    groups_own: int = 0
-    groups_external: int = 0
-    external_wanted: int = 0
+    round: int  # number of the round in this run folder, from 1
+    policy_step: int  # optimizer steps so far
+    time: float  # unix time at the end of the round, seconds
+    reward_own: float | None  # mean reward of local completions, 0 to 1
+    reward_external: float | None = None  # mean, verified here, of the peer groups in the update
+    reward_eval: float | None = None  # mean reward on held-out tasks, in rounds that evaluate
+    informative_own: float | None = None  # fraction of local groups whose rewards differ, 0 to 1
+    groups_own: int = 0  # local groups in the update
+    groups_external: int = 0  # peer groups in the update
+    external_wanted: int = 0  # peer groups that the update had room for
+    # Peer groups in the update, and the usefulness of these groups together, as in
+    # :attr:`node.learner.update_stats.UpdateStats.useful`, both by author (public key in hex).
     authors: Mapping[str, int] = field(default_factory=dict)
     useful: Mapping[str, float] = field(default_factory=dict)
+    # Mean reward of local completions by ``family/level``.
     levels: Mapping[str, float] = field(default_factory=dict)
-    author_share: float | None = None
-    unproven_share: float | None = None
-    pool_groups: int = 0
-    tokens_generated: int = 0
-    tokens_trained: int = 0
+    author_share: float | None = None  # fraction of the update's groups from the peer with most
+    unproven_share: float | None = None  # fraction of the update's groups from unproven authors
+    pool_groups: int = 0  # groups in the replay buffer after the round
+    tokens_generated: int = 0  # completion tokens sampled
+    tokens_trained: int = 0  # tokens trained on: of informative groups, read by the correction
+    # Sampled in the generate phase, or in the whole round if generation never stops.
     tokens_per_s: float | None = None
-    mean_length: float | None = None
-    truncated: float | None = None
+    mean_length: float | None = None  # tokens per completion
+    truncated: float | None = None  # fraction of completions truncated by the length cap, 0 to 1
+    # Time by phase (:data:`PHASES`), and ``total``.
     seconds: Mapping[str, float] = field(default_factory=dict)
-    lead: float | None = None
+    lead: float | None = None  # of peers' rewards, see :class:`swarm.peer_advantage.PeersLead`
+    # Of the update, as in :class:`node.learner.update_stats.UpdateStats`, up to ``learning_rate``;
+    # all None without an optimizer step.
     loss: float | None = None
     entropy: float | None = None
     grad_norm: float | None = None
@@ -107,14 +75,16 @@ class RoundRecord:
     ratio_max: float | None = None
     engine_gap: float | None = None
     learning_rate: float | None = None
+    # Local tokens in the update by policy steps since they were sampled.
     staleness: Mapping[str, int] = field(default_factory=dict)
-    peers: int = 0
-    strangers: int = 0
-    bytes_in: int = 0
+    peers: int = 0  # other known nodes of this swarm
+    strangers: int = 0  # connected nodes of other swarms
+    bytes_in: int = 0  # payload bytes since the process started
     bytes_out: int = 0
+    # Refused groups by reason, and all other counters, since the process started.
     refused: Mapping[str, int] = field(default_factory=dict)
     counters: Mapping[str, float] = field(default_factory=dict)
-    rss_mb: float = 0.0
+    rss_mb: float = 0.0  # resident memory of this process and its children, MB of 10**6 bytes
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to plain values for JSON."""
