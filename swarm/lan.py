@@ -21,7 +21,7 @@ from swarm.common.clock import Clock
 from swarm.common.counters import Counters
 from swarm.common.fair_limits import Backoff
 from swarm.sightings import BadSighting, Interface, Sighting, sightings_of, text_of
-from swarm.transport.transport import Transport, TransportError, host_of, is_relayed, port_of
+from swarm.transport.transport import Transport, TransportError, host_of, own_ports
 
 if TYPE_CHECKING:
     from zeroconf import ServiceInfo, Zeroconf
@@ -391,8 +391,7 @@ class Discovery:
 
     def _port(self) -> int:
         """Return the configured or chosen port of this node; 0 while unknown."""
-        own = (each for each in self._transport.addresses() if not is_relayed(each))
-        return next(filter(None, map(port_of, (*self._listen, *own))), 0)
+        return next(iter(own_ports((*self._listen, *self._transport.addresses()))), 0)
 
     def _failed(self, what: str, error: Exception | None = None) -> None:
         self._counters.add("lan_failed")

@@ -60,7 +60,7 @@ from swarm.transport.transport import (
     describe_reach,
     dialed,
     host_of,
-    is_relayed,
+    own_ports,
     port_of,
 )
 
@@ -270,8 +270,7 @@ ANSWER_SECONDS = 10.0
 
 async def check_reach(transport: Transport, peers: Sequence[str]) -> list[Check]:
     """Ask connected peers to dial back this machine's ports."""
-    own = (port_of(each) for each in transport.addresses() if not is_relayed(each))
-    ports = tuple(dict.fromkeys(port for port in own if port))[:MAX_PORTS]
+    ports = own_ports(transport.addresses())[:MAX_PORTS]
     answers = []
     for peer in peers:
         try:

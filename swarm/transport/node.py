@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol
 from swarm.common.counters import Counters
 from swarm.transport.records import RecordGate
 from swarm.transport.request_limits import PeerLimits
-from swarm.transport.transport import TransportError, is_relayed, port_of
+from swarm.transport.transport import TransportError, own_ports
 
 Role = Literal["public", "private", ""]
 """``public``: can be dialed and relays; ``private``: behind relays; empty: the node guesses."""
@@ -221,8 +221,7 @@ def _answers(path: Path) -> bool:
 
 def with_port_of(visible: Sequence[str], listen: Sequence[str]) -> tuple[str, ...]:
     """Return ``listen`` with the port drawn for ``/tcp/0``, as found in ``visible``."""
-    own = (address for address in visible if not is_relayed(address))
-    port = next(filter(None, map(port_of, own)), 0)
+    port = next(iter(own_ports(visible)), 0)
     return tuple(
         f"{address[: -len('/tcp/0')]}/tcp/{port}" if address.endswith("/tcp/0") else address
         for address in listen

@@ -27,7 +27,7 @@ from swarm.transport.transport import (
     host_of,
     is_relayed,
     links_of,
-    port_of,
+    own_ports,
 )
 
 logger = logging.getLogger(__name__)
@@ -159,10 +159,8 @@ class Reachability:
 
     def _ports(self) -> tuple[int, ...]:
         # In this order: announced, mapped by the router, listened on.
-        settings = self._supervisor.settings
-        own = (a for a in self._supervisor.node.addresses if not is_relayed(a))
-        ports = map(port_of, (*settings.announce, *own, *settings.listen))
-        return tuple(dict.fromkeys(port for port in ports if port))[:MAX_PORTS]
+        settings, own = self._supervisor.settings, self._supervisor.node.addresses
+        return own_ports((*settings.announce, *own, *settings.listen))[:MAX_PORTS]
 
     def _addresses_of(self, peers: Sequence[str]) -> tuple[str, ...]:
         connected = self._supervisor.connected

@@ -6,7 +6,7 @@ It is implemented in :mod:`swarm.transport.hivemind.transport` over p2p daemons 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
@@ -61,6 +61,12 @@ def port_of(address: str) -> int:
     """Return the TCP port that a multiaddress names first, or 0."""
     parts = address.split("/")
     return int(parts[4]) if len(parts) > 4 and parts[3] == "tcp" and parts[4].isdecimal() else 0
+
+
+def own_ports(addresses: Iterable[str]) -> tuple[int, ...]:
+    """Return the different TCP ports of addresses that lead through no relay."""
+    ports = (port_of(address) for address in addresses if not is_relayed(address))
+    return tuple(dict.fromkeys(port for port in ports if port))
 
 
 def links_of(connected: Mapping[str, Sequence[str]]) -> dict[str, Way]:
