@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
@@ -328,14 +328,12 @@ def dashboard_command(
     from node.run.status import stopping
 
     node = open_node(config)
-    with stopping() as stop, ExitStack() as stack, stop.working():
-        served = Dashboard(
-            node.folder,
-            node.config,
-            address or True,
-            Counters(),
-            lambda url: say(f"dashboard: {url}"),
-        )
-        stack.enter_context(closing(served))
-        while not stop.wait(LOOK_SECONDS):
-            pass  # Windows interrupts no wait that has no limit
+
+    def tell(url: str) -> None:
+        say(f"dashboard: {url}")
+
+    with stopping() as stop, stop.working():
+        served = Dashboard(node.folder, node.config, address or True, Counters(), tell)
+        with closing(served):
+            while not stop.wait(LOOK_SECONDS):
+                pass  # Windows interrupts no wait that has no limit
