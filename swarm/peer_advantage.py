@@ -60,12 +60,10 @@ class PeersLead:
     answers would end sharing with all. Groups of an author count from when it is proven, earlier
     ones included. No voice weighs more than a third of the others, or than :data:`DOUBT` if that is
     more. A flooding author therefore moves the mean by a quarter of its distance.
-
-    Attributes:
-        value: the lead, in rewards; None while no level has groups of this node and proven ones.
     """
 
     def __init__(self) -> None:
+        # The lead, in rewards; None while no level has groups of this node and proven ones.
         self.value: float | None = None
         self._seen: defaultdict[bytes, _Levels] = defaultdict(lambda: defaultdict(_Seen))
 

@@ -19,12 +19,10 @@ from node.storage.run_folder import RunFolder
 class Logger(ABC):
     """A sink for one record per round, called from one thread.
 
-    Args:
-        folder: the run folder, for files of the logger.
-        options: an instance of ``Options``, if the logger has settings.
-
-    ``Options`` defines its table of ``monitor.loggers_options``; None if none. ``package`` is the
-    one that it requires beyond the project's, or empty. Raises NodeError if that is missing.
+    ``folder`` is the run folder, for files of the logger. ``options`` is an instance of
+    ``Options``, which defines its table of ``monitor.loggers_options``; None if it has none.
+    ``package`` is the one that it requires beyond the project's, or empty. Raises NodeError if that
+    is missing.
     """
 
     Options: ClassVar[type[Section] | None] = None

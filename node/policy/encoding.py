@@ -39,11 +39,7 @@ class PromptEncoder:
     writes. A turn whose text spells some is encoded with a copy of the tokenizer that has other
     names for them. So the text cannot end its turn, and all other ids are those of harmless text,
     white space and prefix spaces included. Any text can imitate a template whose marks are ordinary
-    text.
-
-    Attributes:
-        hidden: see :func:`hidden_ids`.
-        turn_end: special token that ends an assistant turn of the template; None if there is none.
+    text. For ``hidden`` see :func:`hidden_ids`.
     """
 
     def __init__(
@@ -60,6 +56,7 @@ class PromptEncoder:
         self._foreign = self.hidden | self._added.intersection(declared)  # never in outside text
         if tokenizer.chat_template:
             self._check_template()
+        # The special token that ends an assistant turn of the template; None if there is none.
         self.turn_end = self._turn_end(declared) if tokenizer.chat_template else None
         self._ends = self.hidden.intersection([*declared, self.turn_end])
 

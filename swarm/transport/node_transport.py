@@ -52,12 +52,10 @@ LOOKUP_SECONDS = 15.0  # for a read or store: a search and its calls, on a busy 
 class NodeTransport(Services):
     """:class:`swarm.transport.transport.Transport` over a supervised node.
 
-    Args:
-        identity, listen, announce, start_timeout: as in :class:`NodeSettings`. A port 0 is drawn
-            once and kept over restarts of the node.
-        peers: full multiaddresses of bootstrap peers, dialed until they answer.
-        relay: check whether peers can dial this node, and use relays if they cannot.
-        peer_cache: file of peers met before.
+    For the first settings see :class:`NodeSettings`; a port 0 is drawn once and kept over restarts
+    of the node. ``peers`` are full multiaddresses of bootstrap peers, dialed until they answer.
+    With ``relay`` it checks whether peers can dial this node, and uses relays if they cannot.
+    ``peer_cache`` is a file of peers met before.
     """
 
     relays: ClassVar[bool] = False  # whether nodes of this kind relay for others

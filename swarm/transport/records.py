@@ -245,9 +245,7 @@ class RecordGate:
 class RecordRule:
     """Record check for :meth:`swarm.transport.transport.Transport.use_validator`.
 
-    Args:
-        signed: manifest, signed by the swarm creator; anything else raises ``ProtocolError``.
-        opener: :func:`protocol.announcement.open_announcement`, or a cached version of it.
+    ``signed`` is the manifest, signed by the swarm creator; anything else raises ``ProtocolError``.
     """
 
     def __init__(

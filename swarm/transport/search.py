@@ -41,16 +41,12 @@ class Search(Generic[N, P]):
     and counts under its own id. An answer adds at most one bucket of neighbors, each peer once and
     never this node. A peer that names false neighbors is trusted less; neighbors that others also
     name are not affected.
-
-    Args:
-        own: id and peer of this node.
-        distance: distance of a node id from the key.
-        ask: returns a peer's own id (None if it is not a DHT node) and its neighbors nearest to
-            the key; None without a valid answer. It keeps other content, such as records, itself.
     """
 
-    _own: tuple[N, P]
-    _distance: Callable[[N], int]
+    _own: tuple[N, P]  # id and peer of this node
+    _distance: Callable[[N], int]  # of a node id from the key
+    # Returns a peer's own id (None if it is not a DHT node) and its neighbors nearest to the key;
+    # None without a valid answer. It keeps other content, such as records, itself.
     _ask: Callable[[P], Awaitable[Answer[N, P] | None]]
     _counters: Counters
 

@@ -108,10 +108,6 @@ def check_library() -> None:
         raise DaemonFailed("libp2p is not installed; run pip install 'swarm-node[libp2p]'")
 
 
-class OverBounds(ConnectionError):  # noqa: N818
-    """A peer sent more bytes or opened more streams than allowed."""
-
-
 class Stack:
     """Secures and multiplexes connections under one identity."""
 
@@ -174,14 +170,14 @@ class Guarded:
         self.is_initiator = secure.is_initiator
 
     async def read(self, n: int) -> bytes:
-        """Return ``n`` bytes; raises ``OverBounds``."""
+        """Return ``n`` bytes; raises ``ConnectionError`` over a bound."""
         streams, waiting = (), 0
         if self.muxer is not None:
             streams = self.muxer.streams
             waiting = sum(map(len, self.muxer.stream_buffers.values()))
         if n > MAX_FRAME or len(streams) > MAX_STREAMS or waiting > MAX_UNREAD:
             self.refused = True
-            raise OverBounds(f"frame {n}, streams {len(streams)}, unread {waiting}")
+            raise ConnectionError(f"frame {n}, streams {len(streams)}, unread {waiting}")
         return bytes(await self._secure.read(n))
 
     async def write(self, data: bytes) -> None:
