@@ -68,8 +68,7 @@ async def _absent(peer: Peer) -> None:
 async def _never_the_asker(peer: Peer) -> None:
     await _call(peer, "rpc_ping", {2: _node(peer)})
     result = await _find(peer, peer.node_id, {3: _node(peer)})
-    nodes, _ = _neighbours(result)
-    require(peer.node_id not in nodes, "it lists the asker")
+    require(peer.node_id not in _neighbours(result), "it lists the asker")
 
 
 async def _clients(peer: Peer) -> None:
@@ -227,13 +226,14 @@ async def _records(peer: Peer, key: bytes) -> dict[bytes, tuple[bytes, float]]:
     return found
 
 
-def _neighbours(result: Fields) -> tuple[list[bytes], list[bytes]]:
+def _neighbours(result: Fields) -> list[bytes]:
+    """Return the node ids in a result, which must hold."""
     nodes, peers = ([each for each in result.get(n, []) if isinstance(each, bytes)] for n in (4, 5))
     require(len(nodes) == len(peers), f"{len(nodes)} node ids beside {len(peers)} PeerIDs")
     require(len(nodes) <= BUCKET, f"it lists {len(nodes)} nodes")
     lengths = {len(node) for node in nodes}
     require(lengths <= {NODE_BYTES}, f"node ids of {sorted(lengths)} bytes")
-    return nodes, peers
+    return nodes
 
 
 async def _call(peer: Peer, name: str, fields: Mapping[int, Field | Sequence[Field]]) -> Fields:

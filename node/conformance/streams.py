@@ -195,6 +195,7 @@ async def _gossip_of_what_is_new(peer: Peer) -> None:
     require(not set(known) & set(again), "it gives a record that the request says is known")
 
 
+_VALID = encode({"after": 0, "limit": 1, "known": b""})
 MALFORMED: dict[str, bytes] = {
     "a limit of 0": encode({"after": 0, "limit": 0, "known": b""}),
     "a limit of 257": encode({"after": 0, "limit": MAX_GOSSIP + 1, "known": b""}),
@@ -204,13 +205,8 @@ MALFORMED: dict[str, bytes] = {
     "a field missing, as in version 1": encode({"after": 0, "limit": 1}),
     "half a digest": encode({"after": 0, "limit": 1, "known": b"\0"}),
     "a digest twice": encode({"after": 0, "limit": 1, "known": bytes(2 * DIGEST_BYTES)}),
-    "a number in a longer form": encode({"after": 0})[:-1].replace(b"\x81", b"\x83", 1)
-    + b"\xcc\x00"
-    + encode("limit")
-    + b"\x01"
-    + encode("known")
-    + encode(b""),
-    "a byte behind it": encode({"after": 0, "limit": 1, "known": b""}) + b"\0",
+    "a number in a longer form": _VALID.replace(b"\0", b"\xcc\0", 1),
+    "a byte behind it": _VALID + b"\0",
     "more bytes than are allowed": bytes(MAX_GOSSIP_REQUEST_BYTES + 1),
     "nothing": b"",
 }
