@@ -162,10 +162,8 @@ class TurnWorker(asyncio.Protocol):
             self._take_answer(self._known(message["turn"]), message)
         else:
             at = message.get("at")
-            self._current_number, self._current_since = (
-                None if at is None else self._known(at),
-                self._last_message,
-            )
+            self._current_number = None if at is None else self._known(at)
+            self._current_since = self._last_message
             if (turn := self.current) and turn.begun is None:
                 turn.begun = self._last_progress = self._last_message
 
