@@ -56,12 +56,11 @@ class RunState:
         self._journal = journal
         self._swarm = swarm
         self._saved = -1
-        self.loaded: Loaded | None = self._checkpoints.load_latest()
-        if not self.loaded:
-            _check_none_lost(folder)
         self.round = 0  # rounds done
         self.notes: tuple[str, ...] = ()  # where it resumes, and what had to be skipped
+        self.loaded: Loaded | None = self._checkpoints.load_latest()
         if not (loaded := self.loaded):
+            _check_none_lost(folder)
             return
         with _complete(loaded):
             begun = {name: loaded.state[name] for name in ENTRIES}
@@ -205,8 +204,7 @@ def roll_back_before(
         if not steps:
             return [], None, []
         entries = list_checkpoints(Checkpoints(folder.checkpoints))
-    known = [(e.policy_step, e.round) for e in entries if e.policy_step is not None]
-    before = [number for step, number in known if step < steps[0]]
+    before = [e.round for e in entries if e.policy_step is not None and e.policy_step < steps[0]]
     if not before:
         raise CheckpointError(
             f"no checkpoint is older than policy step {steps[0]}, the first with their groups",
