@@ -135,26 +135,26 @@ class Pipe:
 
     def attach(self, bridge: Bridge) -> None:
         self._bridge = bridge
-        self._stir()
+        self._wake.set()
 
     def send(self, data: bytes) -> None:
         self._chunks.append(data)
-        self._stir()
+        self._wake.set()
 
     def taken(self, count: int) -> None:
         """Note that asyncio's side has consumed bytes."""
         self._ahead -= count
-        self._stir()
+        self._wake.set()
 
     def finish(self) -> None:
         """Close this side after sending all bytes."""
         self._finished = True
-        self._stir()
+        self._wake.set()
 
     def abort(self) -> None:
         """Close both sides immediately."""
         self._aborted = True
-        self._stir()
+        self._wake.set()
 
     async def run(self, stream: Stream | Proposed, begun: bytes) -> None:
         """Carry bytes both ways until both sides end; ``begun`` is already read."""
@@ -214,9 +214,6 @@ class Pipe:
             if self._wake.is_set():
                 self._wake = trio.Event()
             await self._wake.wait()
-
-    def _stir(self) -> None:
-        self._wake.set()
 
     def _report_lost(self, error: Exception | None) -> None:
         if self._bridge is not None:

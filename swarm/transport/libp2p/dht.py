@@ -147,9 +147,8 @@ class RecordShare:
         entry = self._storage.get(key)
         if entry is None:
             return None
-        return DictionaryRecord(
-            key, b"", self._serializer.dumps(entry.value), entry.expiration_time
-        )
+        value = self._serializer.dumps(entry.value)
+        return DictionaryRecord(key, b"", value, entry.expiration_time)
 
     def held_keys(self) -> list[bytes]:
         return [key for key, _ in self._storage.items()]
