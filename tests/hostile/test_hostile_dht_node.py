@@ -226,15 +226,6 @@ async def test_mallory_is_reached_by_a_transport_without_a_name_and_others_are_s
         await asyncio.gather(anna.close(), bad.stop())
 
 
-async def test_mallory_names_herself_by_an_id_that_is_none_and_counts_as_unreachable(tmp_path):
-    peer = dht_pb2.NodeInfo(node_id=b"\xff" * 21)
-    pong = dht_pb2.PingResponse(peer=peer, dht_time=time.time(), available=True)
-    async with met(tmp_path, "anna") as (anna, mallory):
-        answers(mallory, "rpc_ping", lambda request: pong)
-        with pytest.raises(PeerUnreachable):
-            await anna.connect(mallory.addresses[0])
-
-
 def holds(node: HivemindNode, subkey: bytes, value: bytes) -> bool:
     packed = msgpack.packb(value, use_bin_type=True)
     storage = node.dht.protocol.storage
