@@ -25,7 +25,7 @@ from tests.support import saved_policy
 
 CREATE = ("create", "--config", "node", "--name", "sums")
 SUM = '{"prompt": "1 + 1 =", "answer": "2"}\n'
-SUMS = "".join(SUM.replace("1 + 1", f"1 + {n}").replace("2", f"{n + 1}") for n in range(100))
+SUMS = "".join(f'{{"prompt": "1 + {n} =", "answer": "{n + 1}"}}\n' for n in range(100))
 KEYS = 'template = "{question}"\nextract = "text"\n[[env]]\n'
 
 
@@ -63,7 +63,11 @@ def written(task_set: str, lines: str = SUMS) -> tuple[str, ...]:
             "has question, answer: write an object",
         ),
         (sums(), "[]\n", "line 1 has list: write an object with the keys prompt and answer"),
-        (sums(), SUMS.replace("=", "= " * 70_000), "characters, at most 131072 can be used: shorten it"),
+        (
+            sums(),
+            SUMS.replace("=", "= " * 70_000),
+            "characters, at most 131072 can be used: shorten it",
+        ),
         (sums().replace('file = "sums.jsonl"\n', ""), SUM, "env 'sums' in 'own.toml' lacks file"),
     ],
 )
