@@ -61,7 +61,7 @@ TOLD = (
         *(({"later": lie}, TOLD) for lie in LIES.values()),
         *(({"first": LIES[lie]}, "begins with ") for lie in ("the clock", "the order of a set")),
         ({"reward": "0.1 + time.time_ns() % 99991 / 199982"}, r"its reward is 0\.\d+, not 0\.\d+"),
-        ({"reward": "2.0"}, "cannot be used: turn 16: reward gave 2.0: return a number from 0 to 1"),
+        ({"reward": "2.0"}, "turn 16: reward gave 2.0: return a number from 0 to 1"),
     ],
     ids=[*LIES, "first, the clock", "first, the order of a set", "a reward", "a reward too high"],
 )
