@@ -31,7 +31,7 @@ REACHES_IN = ROOT / "tests" / "library_privates.py"
 WHEEL = ("protocol", "swarm", "node")
 # A limit may rise for new features, by 5 % at most, with a reason in the commit.
 MOST_FILES = 247
-MOST_LINES = 54_697
+MOST_LINES = 54_699
 LONGEST_FILE = 450
 SHORT_FILE = 60
 MOST_TEST_LINES = 58_352

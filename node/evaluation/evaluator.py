@@ -154,7 +154,8 @@ class Evaluator:
         self, tasks: Sequence[TaskRef], trajectories: Sequence[Sequence[Trajectory]]
     ) -> list[tuple[float, ...] | None]:
         """Return each task's rewards, None if unscored; raise ``JudgeRefused`` if all are."""
-        pairs, rows = list(zip(tasks, trajectories, strict=True)), list[tuple[float, ...] | None]()
+        pairs = list(zip(tasks, trajectories, strict=True))
+        rows: list[tuple[float, ...] | None] = []
         for (task, group), found in zip(pairs, judged(self.verifier, pairs), strict=True):
             if not isinstance(found, JudgeRefused):
                 rows.append(found.rewards)
@@ -165,8 +166,9 @@ class Evaluator:
             else:
                 self._unbuilt(task, found)
                 rows.append(None)
-                if len(rows) == len(pairs) and not any(rows):
-                    raise found
+                refused = found
+        if rows and not any(rows):
+            raise refused
         return rows
 
     def _unbuilt(self, task: TaskRef, refused: JudgeRefused) -> None:

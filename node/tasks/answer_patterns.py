@@ -239,7 +239,7 @@ THOUSANDS = re.compile(r"(?<=\d)(?:['’\u2009\u202f]|\\[ :;])(?=\d{3}(?!\d))", 
 r"""A separator of thousands other than a comma: ``1'234``, ``1\;234``."""
 POWER_OF_TEN = re.compile(
     rf"{_BEFORE}(?:({_DIGITS}(?:\.\d+)?)\s*(?:[×x·*]|\\(?:times|cdot))\s*)?"
-    r"10\s*(?:(?:\^|\*\*)\s*\{?([-−+]?\d{1,3})\}?|([⁻⁰¹²³⁴-⁹]{1,4}))(?![\w.^}!])",
+    r"10\s*(?:(?:\^|\*\*)\s*\{?([-−+]?\d{1,3})\}?|([⁻⁰¹²³⁴-⁹]{1,4}))(?!\w|\.\d|[\^}!])",
     re.ASCII,
 )
 """A power of ten: ``10^6``, ``6.02 × 10⁸``. Groups: the factor before it, the exponent twice."""

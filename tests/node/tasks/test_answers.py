@@ -101,7 +101,10 @@ def test_a_wrong_answer_is_wrong_in_every_form(family):
         ("I count 4 of them", "4"),
         *(("42 (about six weeks)", "42"), ("42 is the answer", "42"), ("007", "7")),
         ("1e3", "1000"),
-        *((text, "1000000") for text in ("10^6", "$10^{6}$", "It is 10⁶ m.", "1 × 10**6", "1e+6")),
+        *(
+            (text, "1000000")
+            for text in ("10^6", "$10^{6}$", "It is 10⁶ m.", "1 × 10**6", "It is 10^6. So.")
+        ),
         *((text, "602000") for text in (r"\boxed{6.02 \times 10^5}", "so 6,020x10^2 = 602000")),
         *((text, "0.0025") for text in ("2.5 · 10⁻³", r"2.5 \cdot 10^{-3}", "25*10^−4")),
         *(
