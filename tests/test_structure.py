@@ -31,10 +31,10 @@ REACHES_IN = ROOT / "tests" / "library_privates.py"
 WHEEL = ("protocol", "swarm", "node")
 # A limit may rise for new features, by 5 % at most, with a reason in the commit.
 MOST_FILES = 247
-MOST_LINES = 54_699
+MOST_LINES = 54_703
 LONGEST_FILE = 450
 SHORT_FILE = 60
-MOST_TEST_LINES = 58_359
+MOST_TEST_LINES = 58_361
 MOST_WORDS = 2_000
 SHORT = {
     "swarm/common/clock.py": "a protocol and its one implementation, named all over the package",

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from secrets import token_bytes
+from types import SimpleNamespace
 from typing import Any
 
 from protocol.announcement import dht_key_of
@@ -121,7 +122,7 @@ class HivemindDHT:
             named = self._named(result)
             if result.type == self._messages.FOUND_DICTIONARY:
                 take(self._gate.records(key_id.to_bytes(), result.value))
-            if len(response.peer.node_id) == NODE_BYTES:
+            if response.peer.node_id:
                 node = self._node_of(response.peer.node_id)
                 await protocol.update_routing_table(node, peer, responded=True)
         except (ValueError, AssertionError) as error:
@@ -153,29 +154,32 @@ def be_client(protocol: Any) -> None:
     protocol.node_info = type(protocol.node_info)()
 
 
-def refuse_odd_ids(protocol: Any) -> None:
-    """Make a ``DHTProtocol`` take an answer with a longer node id for none; hivemind would fail."""
-    ping = protocol.call_ping
+def drop_odd_ids(protocol: Any) -> None:
+    """Make a ``DHTProtocol`` see answers to pings and searches as :func:`with_known_id` does."""
+    stub_of = protocol.get_stub
 
-    async def call_ping(peer: Any, **options: Any) -> Any:
-        try:
-            return await ping(peer, **options)
-        except AssertionError:
-            return None
+    def seen(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def answered(*arguments: Any, **options: Any) -> Any:
+            return with_known_id(await call(*arguments, **options))
 
-    protocol.call_ping = call_ping
+        return answered
+
+    def get_stub(peer: Any) -> Any:
+        stub = stub_of(peer)
+        ping, find = seen(stub.rpc_ping), seen(stub.rpc_find)
+        return SimpleNamespace(rpc_ping=ping, rpc_find=find, rpc_store=stub.rpc_store)
+
+    protocol.get_stub = get_stub
 
 
-def from_client(message: type[Any], request: bytes) -> bytes:
-    """Return a request without a node id of another length: its sender is a client.
+def with_known_id(message: Any) -> Any:
+    """Return a request or answer without a node id of another length: its sender is a client.
 
     hivemind would pad a shorter id, and fail on a longer one in a background task.
     """
-    opened = message.FromString(request)
-    if len(opened.peer.node_id) in (0, NODE_BYTES):
-        return request
-    opened.peer.node_id = b""
-    return bytes(opened.SerializeToString())
+    if len(message.peer.node_id) not in (0, NODE_BYTES):
+        message.peer.node_id = b""
+    return message
 
 
 class NewIds:

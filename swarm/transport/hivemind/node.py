@@ -20,16 +20,15 @@ from swarm.transport.dial_limits import DialLimits, place_in
 from swarm.transport.handshake import NoPeer
 from swarm.transport.hivemind.dht import (
     MAX_PEERS,
-    NODE_BYTES,
     BoundedStorage,
     HivemindDHT,
     OneIdEach,
     be_client,
     by_peer,
-    from_client,
+    drop_odd_ids,
     own,
     packed,
-    refuse_odd_ids,
+    with_known_id,
 )
 from swarm.transport.node import (
     DETACHED,
@@ -93,7 +92,8 @@ def limit_calls(p2p: Any, counters: Counters, peer_limits: PeerLimits) -> None:
     def charged(handler: Any, kind: type[Any]) -> Any:
         async def serve(request: bytes, peer: Any) -> bytes:
             async def handle() -> bytes:
-                return bytes(await handler(from_client(kind, request), peer))
+                known = with_known_id(kind.FromString(request))
+                return bytes(await handler(known.SerializeToString(), peer))
 
             return await budget.serve(str(peer), len(request), handle)
 
@@ -221,7 +221,7 @@ class HivemindNode:
             )
         # A sender chooses whether a record goes into hivemind's second, unbounded table.
         dht.protocol.cache = dht.protocol.storage
-        refuse_odd_ids(dht.protocol)
+        drop_odd_ids(dht.protocol)
         dht.protocol.update_routing_table = OneIdEach(dht.protocol, counters, peer_limits).update
         limit_calls(p2p, counters, peer_limits)
         expect_hang_ups(p2p)
@@ -301,8 +301,8 @@ class HivemindNode:
             answer = await protocol.get_stub(peer).rpc_ping(
                 PingRequest(peer=protocol.node_info), timeout=RPC_SECONDS
             )
-            raw = answer.peer.node_id  # a client sends none
-            node = type(self.dht.node_id).from_bytes(raw) if len(raw) == NODE_BYTES else None
+            raw = answer.peer.node_id
+            node = type(self.dht.node_id).from_bytes(raw) if raw else None  # a client sends none
         except Exception as error:
             raise PeerUnreachable(
                 f"no peer answers at {address}: {self._reasons.of(address, error)}"

@@ -269,6 +269,8 @@ async def test_who_names_an_id_of_another_length_is_a_client(tmp_path, caplog, l
         ben.dht.protocol.node_info = claimed
         await anna.dht.protocol.call_ping(ben.dht.peer_id, validate=False)
         assert (await anna.connect(ben.addresses[0]))[0] == ben.peer_id
+        await asyncio.sleep(0.1)  # the ping's task
+        assert not table
     finally:
         await anna.stop()
         await ben.stop()
