@@ -192,7 +192,7 @@ def lead(ranks: Ranks, folder: Path) -> None:
 
     VocabularyHead.logits = counted
     found: dict[Any, Any] = {name: both_ways(case, ranks) for name, case in CASES.items()}
-    for name in ("one pass", "half precision"):
+    for name in ("one pass", "bfloat16"):
         for before, after in ((None, None), (None, ranks), (ranks, None), (ranks, ranks)):
             ways = name, 1 if before is None else 2, 1 if after is None else 2
             found[ways] = through_a_checkpoint(CASES[name], before, after, folder)

@@ -37,7 +37,7 @@ def found(tmp_path_factory):
     return dict(torch.load(folder / "found.pt", weights_only=True))
 
 
-@pytest.mark.parametrize("name", sorted(CASES.keys() - {"half precision"}))
+@pytest.mark.parametrize("name", sorted(CASES.keys() - {"bfloat16"}))
 def test_two_ranks_report_and_learn_what_one_does(found, name):
     alone, ranks = found[name]["alone"], found[name]["ranks"]
     assert alone["version"] == ranks["version"]
@@ -71,15 +71,15 @@ def test_the_cases_do_what_they_are_there_for(found):
 
 def test_two_ranks_in_half_precision_step_as_one_does_but_for_rounding(found):
     """The rows of a micro-batch are others, and so is what bfloat16 rounds."""
-    alone, ranks = found["half precision"]["alone"], found["half precision"]["ranks"]
+    alone, ranks = found["bfloat16"]["alone"], found["bfloat16"]["ranks"]
     for one, two in zip(alone["stats"], ranks["stats"], strict=True):
         for figure in ("loss", "grad_norm", "entropy"):
             assert two[figure] == pytest.approx(one[figure], rel=0.02), figure
-    steps = [way["weights"] - found["half precision"]["start"] for way in (alone, ranks)]
+    steps = [way["weights"] - found["bfloat16"]["start"] for way in (alone, ranks)]
     assert torch.cosine_similarity(*steps, dim=0) > 0.98
 
 
-@pytest.mark.parametrize("name", ["one pass", "half precision"])
+@pytest.mark.parametrize("name", ["one pass", "bfloat16"])
 @pytest.mark.parametrize("ways", [(1, 2), (2, 1), (2, 2)])
 def test_a_checkpoint_of_some_ranks_is_gone_on_with_by_others(found, name, ways):
     through, alone = found[name, *ways], found[name, 1, 1]
