@@ -12,7 +12,7 @@ import typer
 
 from experiments.scale.command import command as scale
 from node.cli import program
-from node.cli.options import DebugOption, JsonOption, print_json
+from node.cli.options import Commands, JsonOption, print_json
 from node.errors import UsageError
 from node.monitor.output import say
 
@@ -31,7 +31,7 @@ MODELS = Path(__file__).resolve().parents[1] / "node" / "models"
 MODEL_SEED = 2
 MEASURED_TASKS = 64
 
-app = typer.Typer(
+app = Commands(
     name=PROGRAM,
     help="Measure the benefit of shared experience on this machine.",
     no_args_is_help=True,
@@ -177,7 +177,6 @@ def sapo(
     run_dir: SapoFolder = None,
     quick: SapoQuick = False,
     json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Rerun the table of the SAPO paper (arXiv 2509.08721) with tiny models, or with --model.
 
@@ -222,7 +221,6 @@ def regimes(
     run_dir: RegimesFolder = None,
     quick: RegimesQuick = False,
     json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Compare batch compositions in regimes in which sharing may hurt.
 
@@ -266,7 +264,6 @@ def hostile(
     workers: Workers = 0,
     run_dir: Folder = Path("experiment-run/hostile"),
     json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Measure the effect of hostile peers on honest nodes with default settings.
 
@@ -302,7 +299,6 @@ def methods(
     workers: Workers = 0,
     run_dir: Folder = Path("experiment-run/methods"),
     json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Compare published methods with the default configuration.
 
@@ -350,7 +346,6 @@ def variants(
     run_dir: Annotated[Path, typer.Option("--run-dir", help="New folder of the results.")] = Path(
         "experiment-run/variants"
     ),
-    debug: DebugOption = False,
 ) -> None:
     """Train variants of one model in real nodes, together and each alone.
 
@@ -375,7 +370,6 @@ def make_models(
     out: Annotated[
         Path, typer.Option("--out", help="Folder of the models.", show_default="node/models")
     ] = MODELS,
-    debug: DebugOption = False,
 ) -> None:
     """Make and measure the shipped tiny models: ten minutes."""
     import torch

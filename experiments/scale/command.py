@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.options import DebugOption, JsonOption, print_json
+from node.cli.options import JsonOption, print_json
 from node.errors import UsageError
 from node.monitor.output import say
 
@@ -68,7 +68,6 @@ def command(
     quick: Quick = False,
     out: Out = None,
     json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Simulate swarms of several sizes, and report the cost per node and the exchange of groups.
 

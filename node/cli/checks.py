@@ -14,7 +14,6 @@ from rich.text import Text
 
 from node.cli.options import (
     ConfigOption,
-    DebugOption,
     JsonOption,
     LoadedNode,
     PeersOption,
@@ -42,7 +41,6 @@ def doctor_command(
     config: ConfigOption = None,
     assignments: SetOption = None,
     json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Check packages, device, disk, memory, key, clock, ports and peers.
 
@@ -102,7 +100,6 @@ def conformance_command(
         bool, typer.Option("--bytes", help="Also print the bytes of each case, in hex.")
     ] = False,
     json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Test a peer against the clauses of docs/protocol.md.
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from node.cli.options import LOADING, ConfigOption, DebugOption, JsonOption, open_node, waiting
+from node.cli.options import LOADING, ConfigOption, JsonOption, open_node, waiting
 from node.config.overrides import parse_mix
 from node.errors import NodeError, TaskSetError, UsageError
 from node.monitor.output import say, say_on
@@ -75,7 +75,6 @@ def demo_command(
         ),
     ] = None,
     json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Start a bootstrap node and several nodes with tiny models, and show them live.
 
@@ -134,7 +133,6 @@ def plot_command(
         typer.Option(min=1, help="Rounds to average for each point. [default: 5% of all rounds]"),
     ] = None,
     config: ConfigOption = None,
-    debug: DebugOption = False,
 ) -> None:
     """Draw reward, sharing and speed by round, of one run or of several side by side.
 
@@ -247,7 +245,6 @@ def play_command(
         ),
     ] = None,
     file: Annotated[Path | None, typer.Option(help="Another file of the family.")] = None,
-    debug: DebugOption = False,
 ) -> None:
     """Play a task by hand or with a model; the verifier scores it.
 

@@ -7,28 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.options import (
-    ConfigOption,
-    DebugOption,
-    JsonOption,
-    find_config,
-    open_node,
-    print_json,
-)
+from node.cli.options import Commands, ConfigOption, JsonOption, find_config, open_node, print_json
 from node.monitor.output import say
 
 if TYPE_CHECKING:
     from node.storage.run_folder import RunFolder
 
-identity_app = typer.Typer(
+identity_app = Commands(
     help="Show, export or import the private key of a node.", no_args_is_help=True
 )
 
 
 @identity_app.command("show", epilog="Example: swarm-node identity show --json")
-def show_identity(
-    config: ConfigOption = None, json: JsonOption = False, debug: DebugOption = False
-) -> None:
+def show_identity(config: ConfigOption = None, json: JsonOption = False) -> None:
     """Show the peer id and the public key."""
     from protocol.identity import Identity
 
@@ -51,7 +42,6 @@ def export_identity(
     out: Annotated[Path, typer.Option("--out", help="New file for the private key.")],
     config: ConfigOption = None,
     json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Copy the private key to a new file (libp2p's format, readable only by you)."""
     from node.storage.atomic_files import write_new
@@ -75,7 +65,6 @@ def import_identity_command(
     ],
     config: ConfigOption = None,
     json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Import a key into a node that has none, or that already has this key.
 

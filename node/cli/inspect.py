@@ -15,7 +15,6 @@ from rich.table import Column, Table
 
 from node.cli.options import (
     ConfigOption,
-    DebugOption,
     JsonOption,
     open_folder,
     open_node,
@@ -61,7 +60,6 @@ def list_command(
         int, typer.Option(min=0, max=16, help="Maximum depth of the folders to look in.")
     ] = 4,
     json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """List the run folders in and below a folder, with the state of each.
 
@@ -109,9 +107,7 @@ def _table(runs: list[Run]) -> Table:
 PAGES = {"dashboard": "page", "public": "public"}  # labels of the lines with their addresses
 
 
-def status_command(
-    config: ConfigOption = None, json: JsonOption = False, debug: DebugOption = False
-) -> None:
+def status_command(config: ConfigOption = None, json: JsonOption = False) -> None:
     """Show what the node is doing, or its last state."""
     status = present_status(open_folder(config))
     if json:
@@ -173,7 +169,6 @@ def logs_command(
         int, typer.Option("--lines", "-n", min=0, help="Lines to show from the end of the log.")
     ] = 20,
     config: ConfigOption = None,
-    debug: DebugOption = False,
 ) -> None:
     """Show the end of the node's log, node.log in its run folder.
 
@@ -197,7 +192,6 @@ def stop_command(
         bool, typer.Option("--now", help="Stop immediately instead of after the round.")
     ] = False,
     json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Stop the node after its round, and wait for its checkpoint.
 
@@ -229,7 +223,6 @@ def rollouts_command(
     number: Annotated[int, typer.Option("-n", "--number", min=1, help="Rollouts to show.")] = 3,
     config: ConfigOption = None,
     json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Show the last rollouts of a running or stopped node, newest last.
 
@@ -243,9 +236,7 @@ def rollouts_command(
     Terminal().print(in_full(rollouts))
 
 
-def checkpoints_command(
-    config: ConfigOption = None, json: JsonOption = False, debug: DebugOption = False
-) -> None:
+def checkpoints_command(config: ConfigOption = None, json: JsonOption = False) -> None:
     """List the checkpoints: round, policy step, held-out reward, size and age.
 
     The round identifies a checkpoint and names its folder in checkpoints/.
@@ -291,7 +282,6 @@ def rollback_command(
     ],
     config: ConfigOption = None,
     json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Make a stopped node resume from an earlier checkpoint.
 
@@ -321,7 +311,6 @@ def dashboard_command(
         ),
     ] = None,
     config: ConfigOption = None,
-    debug: DebugOption = False,
 ) -> None:
     """Serve the dashboard of a run folder, read-only, until Ctrl-C."""
     from node.dashboard.server import Dashboard

@@ -18,7 +18,6 @@ import typer
 
 from node.cli.options import (
     ConfigOption,
-    DebugOption,
     JsonOption,
     LanOption,
     LoadedNode,
@@ -27,6 +26,7 @@ from node.cli.options import (
     SetOption,
     SnapshotOption,
     StopOption,
+    debugging,
     find_config,
     open_node,
     overrides_of,
@@ -48,7 +48,6 @@ def started(
     overrides: Mapping[str, Any],
     *,
     json: bool = False,
-    debug: bool = False,
     stop_on_eof: bool = False,
 ) -> Iterator[tuple[LoadedNode, Any]]:
     """Open the node of :func:`ready` and its log; yield it and its start's stages."""
@@ -56,7 +55,7 @@ def started(
 
     node = ready(given, overrides, json=json)
     node.folder.check_free()
-    start_logging(node.folder.log, node.config.monitor.log_level, debug=debug)
+    start_logging(node.folder.log, node.config.monitor.log_level, debug=debugging())
     drop_failed_output()  # the log outlives the output
     if stop_on_eof:
         interrupt_on_eof()
@@ -185,7 +184,6 @@ def join_command(
     ] = True,
     assignments: SetOption = None,
     json: JsonOption = False,
-    debug: DebugOption = False,
     detached: DetachOption = False,
     stop_on_eof: StopOption = False,
 ) -> None:
@@ -209,7 +207,7 @@ def join_command(
     if detached:
         detach(config, overrides, json=json)
         return
-    start = started(config, overrides, json=json, debug=debug, stop_on_eof=stop_on_eof)
+    start = started(config, overrides, json=json, stop_on_eof=stop_on_eof)
     with start as (node, stages):
         from node.run.preflight import check_start
 
@@ -229,7 +227,6 @@ def bootstrap_command(
     snapshot: SnapshotOption = None,
     assignments: SetOption = None,
     json: JsonOption = False,
-    debug: DebugOption = False,
     detached: DetachOption = False,
     stop_on_eof: StopOption = False,
 ) -> None:
@@ -243,7 +240,7 @@ def bootstrap_command(
     if detached:
         detach(config, overrides, json=json)
         return
-    start = started(config, overrides, json=json, debug=debug, stop_on_eof=stop_on_eof)
+    start = started(config, overrides, json=json, stop_on_eof=stop_on_eof)
     with start as (node, stages):
         from node.run.preflight import check_places
         from node.run.untrained import run_untrained
@@ -273,7 +270,6 @@ def observe_command(
     ] = 0.0,
     assignments: SetOption = None,
     json: JsonOption = False,
-    debug: DebugOption = False,
     detached: DetachOption = False,
     stop_on_eof: StopOption = False,
 ) -> None:
@@ -295,7 +291,7 @@ def observe_command(
             place = stack.enter_context(TemporaryDirectory(prefix="swarm-watch-"))
             prepare(Path(place), {"network.start_timeout": PATIENCE_SECONDS})
             config = Path(place)
-        start = started(config, overrides, json=json, debug=debug, stop_on_eof=stop_on_eof)
+        start = started(config, overrides, json=json, stop_on_eof=stop_on_eof)
         node, stages = stack.enter_context(start)
         from node.run.preflight import check_places
         from node.run.status import RunOptions

@@ -17,7 +17,6 @@ from node.cli.options import (
     LOADING,
     BestOption,
     ConfigOption,
-    DebugOption,
     JsonOption,
     LoadedNode,
     SetOption,
@@ -93,7 +92,6 @@ def compare_command(
     config: ConfigOption = None,
     assignments: SetOption = None,
     json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Report which of two models is better, by task family, and where they differ.
 
@@ -201,7 +199,6 @@ def evaluate_command(
     config: ConfigOption = None,
     assignments: SetOption = None,
     json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Score a model on held-out tasks of this node's swarm."""
     check_choice(step, best, model)
@@ -288,7 +285,6 @@ def ask_command(
     config: ConfigOption = None,
     assignments: SetOption = None,
     json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Ask the trained policy a question, and show the verifier's score of its answer.
 
@@ -349,7 +345,6 @@ def warm_start_command(
     config: ConfigOption = None,
     assignments: SetOption = None,
     json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Train a new node's model on the form of the answers, before it joins.
 

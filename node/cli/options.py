@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import wraps
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -210,6 +212,32 @@ def spread(args: Sequence[str]) -> list[str]:
             repeated.append(PEERS_OPTION)
         repeated.append(arg)
     return repeated
+
+
+class Commands(typer.Typer):
+    """Commands of a program, each with the option ``--debug``, which :func:`debugging` reads."""
+
+    def command(self, name: str | None = None, **settings: Any) -> Callable[..., Any]:
+        register = super().command(name, cls=SpreadPeers, **settings)
+
+        def with_debug(function: Callable[..., None]) -> Callable[..., None]:
+            @wraps(function)
+            def run(*given: Any, debug: bool, **options: Any) -> None:
+                function(*given, **options)
+
+            told, kind = signature(function, eval_str=True), Parameter.KEYWORD_ONLY
+            option = Parameter("debug", kind, default=False, annotation=DebugOption)
+            shown = told.replace(parameters=[*told.parameters.values(), option])
+            vars(run)["__signature__"] = shown
+            register(run)
+            return function
+
+        return with_debug
+
+
+def debugging() -> bool:
+    """Return whether ``--debug`` was given; before any option is read."""
+    return "--debug" in sys.argv
 
 
 PublicOption = Annotated[

@@ -14,7 +14,6 @@ from rich.text import Text
 
 from node.cli.options import (
     ConfigOption,
-    DebugOption,
     JsonOption,
     LoadedNode,
     open_node,
@@ -61,7 +60,6 @@ def peers_command(
     ] = "",
     config: ConfigOption = None,
     json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """List the known peers, with their contributions and refused groups.
 
@@ -267,7 +265,6 @@ def trust_command(
     ] = False,
     config: ConfigOption = None,
     json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Let the groups of named peers fill an update, or list the trusted peers.
 
@@ -311,7 +308,6 @@ def block_command(
     ] = False,
     config: ConfigOption = None,
     json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Ignore the groups of named peers, or list the peers whose groups are ignored.
 

@@ -31,7 +31,7 @@ from node.cli.inspect import (
 )
 from node.cli.join import bootstrap_command, join_command, observe_command
 from node.cli.model import ask_command, compare_command, evaluate_command, warm_start_command
-from node.cli.options import SpreadPeers
+from node.cli.options import Commands, debugging
 from node.cli.peers import block_command, peers_command, trust_command
 from node.cli.setup import create_command, export_command, init_command, plan_command
 from node.errors import NodeError, TaskSetError, UsageError
@@ -118,7 +118,7 @@ def _wrong_value(option: str, cause: ValueError, remedy: str) -> UsageError:
 
 
 PROGRAM = "swarm-node"
-app = typer.Typer(name=PROGRAM, invoke_without_command=True, pretty_exceptions_enable=False)
+app = Commands(name=PROGRAM, invoke_without_command=True, pretty_exceptions_enable=False)
 GROUP = "swarm_node.commands"  # entry points by which a package adds commands
 PEER = "/ip4/10.0.0.5/tcp/31337/p2p/12D3Koo…"
 OBSERVE = f"observe --peers {PEER} --snapshot public --seconds 60"
@@ -165,7 +165,7 @@ COMMANDS: Mapping[str, tuple[tuple[str, Callable[..., None], str], ...]] = {
 for _group, _commands in COMMANDS.items():
     for _name, _function, _example in _commands:
         _epilog = f"Example: swarm-node {_example}"
-        app.command(_name, cls=SpreadPeers, epilog=_epilog, rich_help_panel=_group)(_function)
+        app.command(_name, epilog=_epilog, rich_help_panel=_group)(_function)
 app.add_typer(identity_app, name="identity", rich_help_panel="Manage")
 
 
@@ -219,7 +219,7 @@ def main(interrupted: Callable[[], bool], commands: typer.Typer = app, name: str
     Raises KeyboardInterrupt if ``interrupted``: libraries turn Ctrl-C into other errors.
     """
     guard_output()
-    guard_terminal(debug="--debug" in sys.argv)
+    guard_terminal(debug=debugging())
     if commands is app:
         add_commands()
     try:
@@ -240,7 +240,7 @@ def main(interrupted: Callable[[], bool], commands: typer.Typer = app, name: str
 
 
 def _fail(error: Exception) -> int:
-    if "--debug" in sys.argv:
+    if debugging():
         sys.stderr.write(printable_lines("".join(traceback.format_exception(error))))
     text = as_typed(explain(error))
     if not log_error(text):

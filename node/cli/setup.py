@@ -16,7 +16,6 @@ from node.cli.options import (
     LOADING,
     BestOption,
     ConfigOption,
-    DebugOption,
     JsonOption,
     LoadedNode,
     StepOption,
@@ -79,7 +78,6 @@ def create_command(
     ] = None,
     config: ConfigOption = None,
     json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Create and sign the manifest of a new swarm, on which its members agree."""
     from node.network import creation
@@ -206,7 +204,6 @@ def plan_command(
         ),
     ] = None,
     json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Report whether a model fits, what to set, and how long it takes.
 
@@ -280,7 +277,6 @@ def init_command(
         bool, typer.Option("--full", help="Write every config key, each with its explanation.")
     ] = False,
     json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Write node.toml, with the most common keys explained, and the node's identity.
 
@@ -345,7 +341,6 @@ def export_command(
     best: BestOption = False,
     config: ConfigOption = None,
     json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Write a checkpoint for transformers and vLLM to load.
 

@@ -35,12 +35,7 @@ from node.learner.group_gradients import GroupGradients
 from node.learner.group_norms import GroupNorms
 from node.learner.logprobs import TokenScores
 from node.learner.losses import Clip, Loss, Terms
-from node.learner.micro_batching import (
-    RowCost,
-    TokenBudget,
-    UpdateShare,
-    ran_out,
-)
+from node.learner.micro_batching import RowCost, TokenBudget, UpdateShare, ran_out
 from node.learner.off_policy import Span, Weighting, check_versions, plausibility, usefulness
 from node.learner.optimizer import Optimizer
 from node.learner.peer_bound import LocalGain, PeerBound

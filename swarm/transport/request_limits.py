@@ -19,13 +19,7 @@ from swarm.common.counters import Counters
 from swarm.common.fair_limits import KEPT, Backoff, ByteBudget, ReputationOf, Reputations
 from swarm.transport.dial_limits import DialLimits
 from swarm.transport.records import Watch
-from swarm.transport.transport import (
-    Handler,
-    HandlerLimits,
-    RecordCheck,
-    Refusal,
-    TransportError,
-)
+from swarm.transport.transport import Handler, HandlerLimits, RecordCheck, Refusal, TransportError
 
 logger = logging.getLogger(__name__)
 

@@ -13,16 +13,7 @@ import msgpack
 
 from swarm.common.clock import Clock
 from swarm.transport.libp2p.addresses import peer_id_bytes, peer_id_text
-from swarm.transport.protobuf import (
-    Field,
-    Fields,
-    decode,
-    doubles,
-    encode,
-    one,
-    several,
-    varints,
-)
+from swarm.transport.protobuf import Field, Fields, decode, doubles, encode, one, several, varints
 from swarm.transport.records import DictionaryRecord
 from swarm.transport.transport import Refused
 

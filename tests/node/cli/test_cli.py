@@ -85,14 +85,15 @@ def test_a_shell_completes_commands_and_options(typed, offered):
 @pytest.mark.parametrize(
     ("target", "typed", "told"),
     [
-        ("greeting:hello", "hello", "hello from a package"),
+        ("greeting:hello", "hello --debug", "hello from a package"),
         ("greeting:gone", "--version", "command hello: greeting:gone cannot be imported"),
     ],
 )
 def test_packages_add_commands_and_take_none_away(tmp_path, monkeypatch, target, typed, told):
     (tmp_path / "greeting.py").write_text("def hello():\n    print('hello from a package')\n")
     declare(monkeypatch, tmp_path, "hello", target, "swarm_node.commands")
-    shown = python(RUN, typed, env={"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}, check=True)
+    paths = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    shown = python(RUN, *typed.split(), env=paths, check=True)
     assert told in shown.stdout or f"warning: {told}" in shown.stderr
 
 
