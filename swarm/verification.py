@@ -163,7 +163,8 @@ class Verdict:
     rewards: tuple[float, ...]  # in [0, 1], one per text, in order
     # Of scoring, without the start of a worker; None if not measured.
     seconds: float | None = field(default=None, compare=False)
-    over: tuple[int, ...] = ()  # indexes of texts beyond their limits, with reward 0
+    # Indexes of texts beyond their limits, with reward 0; of local texts also of slow ones.
+    over: tuple[int, ...] = ()
 
 
 class JudgeRefused(Exception):  # noqa: N818 - an answer, not a fault

@@ -41,7 +41,7 @@ class OwnTask:
 class OwnGroup:
     """A local group in two forms: for sharing and for training.
 
-    ``slow`` numbers the completions that exceeded the verifier's limits here.
+    ``slow`` numbers the completions that took long to score or exceeded the verifier's limits.
     """
 
     prompt: str
@@ -53,7 +53,7 @@ class OwnGroup:
     def shared(self) -> Group | None:
         """The group for peers without ``slow`` completions; None if fewer than two are left.
 
-        A faster or less busy node may reward those, and would take the claimed 0 for a lie.
+        Another node may score those in time, or not, and would take the claim for a lie.
         """
         completions = self.group.completions
         left = tuple(each for n, each in enumerate(completions) if n not in self.slow)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
@@ -183,8 +185,8 @@ class OverLimit(BaseException):
 class GroupRewards:
     """Rewards in completion order, and how many answers made the scorer raise.
 
-    ``over`` has the indexes of answers that exceeded their CPU limit or ended the process that
-    scored them alone. ``fault`` is the first error.
+    ``over`` has the indexes of answers that exceeded their CPU limit, ended the process that scored
+    them alone, or were slow. ``fault`` is the first error.
     """
 
     rewards: list[float]
@@ -198,34 +200,38 @@ def score(
     task: Task,
     answers: Iterable[Answer],
     limit: Callable[[], AbstractContextManager[None]] = nullcontext,
+    slow: float = math.inf,
 ) -> GroupRewards:
     """Score whole completions as answers to a task; trajectories are replayed.
 
     An answer that makes the scorer raise, or exceeds the CPU time of ``limit``, which raises
-    ``OverLimit``, counts as wrong. Raises NotReplayed: a replay does not reproduce the trajectory;
-    ScoringError: the env returned an invalid reward; MemoryError, RecursionError: the result would
-    depend on the machine.
+    ``OverLimit``, counts as wrong. One that takes ``slow`` seconds of CPU time is slow. Raises
+    NotReplayed: a replay does not reproduce the trajectory; ScoringError: the env returned an
+    invalid reward; MemoryError, RecursionError: the result would depend on the machine.
     """
     rewards: list[float] = []
     over: list[int] = []
     unreadable, fault = 0, ""
     with kept():
         for number, answer in enumerate(answers):
+            began, late = time.process_time(), False
             if isinstance(answer, TrajectoryTexts):
                 rewards.append(_replayed(source, task, answer))
-                continue
-            try:
-                with limit():
-                    rewards.append(source.score(task, answer))
-            except (MemoryError, RecursionError, ScoringError):
-                raise
-            except (OverLimit, Exception) as error:  # noqa: BLE001 - see above
-                rewards.append(0.0)
-                unreadable += 1
-                if isinstance(error, OverLimit):
-                    over.append(number)
-                else:
-                    fault = fault or fault_of(error)
+            else:
+                try:
+                    with limit():
+                        rewards.append(source.score(task, answer))
+                except (MemoryError, RecursionError, ScoringError):
+                    raise
+                except (OverLimit, Exception) as error:  # noqa: BLE001 - see above
+                    rewards.append(0.0)
+                    unreadable += 1
+                    if isinstance(error, OverLimit):
+                        late = True
+                    else:
+                        fault = fault or fault_of(error)
+            if late or time.process_time() - began >= slow:
+                over.append(number)
     return GroupRewards(rewards, unreadable, over, fault)
 
 

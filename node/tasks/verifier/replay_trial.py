@@ -30,7 +30,10 @@ TURNS = 16  # Maximum per episode.
 MOST_QUESTION = 1 << 17  # Characters; longer ones take minutes to be read, and fit no context.
 PLAYS, REPLAY = 1, (2, 3)  # Hash seeds of the process that plays and of those that replay.
 SLOW = 1.0  # seconds
-SLOW_REMEDY = "all answers to a task have 10 s together, or are lost: make its score faster"
+SLOW_REMEDY = (
+    "slow answers are not shared, and all answers to a task have 10 s together, or are lost: make "
+    "its score faster"
+)
 REMEDY = (
     "derive all its randomness from the seed, or set replayable = False, and it is not shared "
     "(docs/environments.md)"
@@ -59,6 +62,7 @@ class _Built:
     answers: tuple[str, ...] = ()
     rewards: tuple[float, ...] = ()
     seconds: float = 0.0  # to score all of them
+    slow: bool = False  # each
 
 
 @dataclass(slots=True)
@@ -122,7 +126,8 @@ def _built(verifier: Verifier, spec: EnvSpec) -> dict[TaskRef, _Built]:
             if spec.source != ENVIRONMENT:
                 verdict = _verdict(verifier, task, answers)
                 seconds = verdict.seconds or 0.0
-                found[task] = _Built(prompt, right, answers, verdict.rewards, seconds)
+                slow = len(verdict.over) == len(answers)
+                found[task] = _Built(prompt, right, answers, verdict.rewards, seconds, slow)
     return found
 
 
@@ -155,7 +160,8 @@ def _check_rewards(built: Mapping[TaskRef, _Built]) -> None:
                     "no state in its score, nor change the entry (docs/guides/own_tasks.md)"
                 )
         # The least: the first answers may import a library.
-        if (least := min(e.seconds / max(1, len(e.answers)) for e in tried)) > SLOW:
+        least = min(each.seconds / max(1, len(each.answers)) for each in tried)
+        if least > SLOW or all(each.slow for each in tried):
             logger.warning("%s takes %.1f s to score an answer: %s", place, least, SLOW_REMEDY)
         if any(dict(zip(each.answers, each.rewards, strict=True)).get("") == 1.0 for each in tried):
             logger.warning("%s gives an empty answer a full reward: correct its score", place)

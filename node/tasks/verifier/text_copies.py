@@ -22,11 +22,15 @@ _REPLY = 3
 
 @dataclass(frozen=True, slots=True)
 class CopyLimits:
-    """Limits of a copy: its seccomp program, CPU time and wall time."""
+    """Limits of a copy: its seccomp program, CPU time and wall time.
+
+    An answer that takes ``slow_seconds`` of CPU time is slow (:func:`node.tasks.scorer.score`).
+    """
 
     program: bytes
     cpu_seconds: int
     wall_seconds: float
+    slow_seconds: float
 
 
 def score_apart(
@@ -39,16 +43,16 @@ def score_apart(
     left another reply than a reward; OSError: this machine had no process for it, or ended it.
     """
     replies = [_scored_in_fork(source, task, text, limits) for text in texts]
-    over = [number for number, reply in enumerate(replies) if reply is None]
-    found = [reply or (0.0, True, "") for reply in replies]
-    rewards, unreadable = [reward for reward, *_ in found], sum(bad for _, bad, _ in found)
-    return GroupRewards(rewards, unreadable, over, next((f for *_, f in found if f), ""))
+    found = [reply or (0.0, True, "", True) for reply in replies]
+    rewards, unreadable = [reward for reward, *_ in found], sum(bad for _, bad, *_ in found)
+    over = [number for number, (*_, late) in enumerate(found) if late]
+    return GroupRewards(rewards, unreadable, over, next((f for _, _, f, _ in found if f), ""))
 
 
 def _scored_in_fork(
     source: TaskSource, task: Task, text: str, limits: CopyLimits
-) -> tuple[float, bool, str] | None:
-    """Return reward, if the text is unreadable, and error; None if its copy ended or hangs."""
+) -> tuple[float, bool, str, bool] | None:
+    """Return reward, unreadable, error and slow; None if its copy ended or hangs."""
     ours, theirs = os.pipe()
     child = os.fork()
     if not child:
@@ -60,13 +64,13 @@ def _scored_in_fork(
         os.close(ours)
         os.kill(child, signal.SIGKILL)
         _, status, usage = os.wait4(child, 0)
+    spent = usage.ru_utime + usage.ru_stime
     if reply is None:
         return None  # it sleeps, or waits for what does not come
     if not reply:
         # A text that runs as code may ignore the first signal.
         ended_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-        out_of_time = usage.ru_utime + usage.ru_stime >= limits.cpu_seconds
-        if ended_by == signal.SIGKILL and not out_of_time:
+        if ended_by == signal.SIGKILL and spent < limits.cpu_seconds:
             raise OSError("the operating system ended the process of a text")
         return None  # for example an endless loop or recursion, or ``sys.exit()``
     try:  # what its text may have written
@@ -75,7 +79,8 @@ def _scored_in_fork(
         raise ScoringError("a text left no reward") from error
     if type(reward) is not float or not 0.0 <= reward <= 1.0 or unreadable not in (0, 1):
         raise ScoringError("a text gave a result that is not a reward")
-    return reward, bool(unreadable), f"{fault:.{MOST_FAULT}}" if isinstance(fault, str) else ""
+    fault = f"{fault:.{MOST_FAULT}}" if isinstance(fault, str) else ""
+    return reward, bool(unreadable), fault, spent >= limits.slow_seconds
 
 
 def _read_reply(end: int, seconds: float) -> bytes | None:

@@ -290,8 +290,8 @@ def main() -> None:
     try:
         # Nothing else uses the generators here, so requests need not restore them.
         with kept():
-            times = options["cpu_seconds"], options["text_seconds"]
-            _TaskServer(channel, _open(channel), *times, bytes.fromhex(own.once)).serve()
+            limits = options["cpu_seconds"], options["text_seconds"], options["slow_part"]
+            _TaskServer(channel, _open(channel), *limits, bytes.fromhex(own.once)).serve()
     except ChannelError:
         return
     except MemoryError:
@@ -325,12 +325,16 @@ def _limited(texts: Sequence[Any], seconds: float) -> Iterator[Answer]:
 
 @dataclass(frozen=True, slots=True)
 class _TaskServer:
-    """Server of requests; ``once`` is the program of a process that scores one text."""
+    """Server of requests; ``once`` is the program of a process that scores one text.
+
+    An answer that takes ``slow_part`` of its CPU time is slow.
+    """
 
     channel: Channel
     sources: dict[str, TaskSource]
     cpu_seconds: int
     text_seconds: float
+    slow_part: float
     once: bytes
 
     def serve(self) -> None:
@@ -371,11 +375,14 @@ class _TaskServer:
             task = self._build(coordinates)
             source, seconds = self.sources[task.ref.env], self.cpu_seconds
             if source.questions.evaluates_text:
-                limits = CopyLimits(self.once, seconds, self.text_seconds)
+                times = seconds, self.text_seconds, self.slow_part * seconds
+                limits = CopyLimits(self.once, *times)
                 scores = score_apart(source, task, texts, limits)
             else:
                 most = ANSWER_SHARE * seconds
-                scores = score(source, task, _limited(texts, seconds), lambda: cpu_limit(most))
+                slow = self.slow_part * (most if source.environment is None else seconds)
+                answers = _limited(texts, seconds)
+                scores = score(source, task, answers, lambda: cpu_limit(most), slow)
         except (NotReplayed, OSError, ScoringError, TaskError, RecursionError) as error:
             return refused(error)
         return {"prompt": task.prompt, **asdict(scores)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import socket
 import subprocess
@@ -76,6 +77,9 @@ class WorkerDied(Exception):  # noqa: N818 - what happened, for the verifier to 
 # Time limit of a local or a peer's text that runs as code, relative to a group's. A peer's text is
 # not wrong where this machine is busy, so the limit of its group comes first.
 WITHIN, BEYOND = 0.95, 2.0
+# A local answer that takes this part of its CPU time is not shared: a slower machine may not score
+# it in time.
+SHARED_PART = 0.1
 
 
 class WorkerProcess:
@@ -99,12 +103,14 @@ class WorkerProcess:
         hash_seed: int,
         sources: Collection[str],
         text_seconds: float,
+        slow_part: float,
     ) -> WorkerProcess:
         """Start a worker and wait until it has opened the task set.
 
         ``sources`` are the kinds of task sources of this and further workers; ``text_seconds`` is
-        the wall time of a text that runs as code. Raises TaskSetError: the task set cannot be
-        opened here; JudgeRefused: it did not start.
+        the wall time of a text that runs as code; ``slow_part`` of its CPU time makes an answer
+        slow. Raises TaskSetError: the task set cannot be opened here; JudgeRefused: it did not
+        start.
         """
         seconds = limits.start_seconds
         worker = cls(*_launched(own, worker_environment(hash_seed), sources, seconds))
@@ -112,7 +118,7 @@ class WorkerProcess:
         assert stderr is not None
         times = {"cpu_seconds": limits.cpu_seconds, "text_seconds": text_seconds}
         try:
-            worker.send({**times, "confinement": asdict(own)}, seconds)
+            worker.send({**times, "slow_part": slow_part, "confinement": asdict(own)}, seconds)
             reply = worker.ask(task_set, seconds)
         except WorkerDied as death:
             last = stderr.read().decode(errors="replace").strip().rsplit("\n", 1)[-1]
@@ -321,6 +327,7 @@ class Workers:
             hash_seed=self._hash_seed,
             sources=self._sources,
             text_seconds=(BEYOND if self._outside else WITHIN) * self.limits.wall_seconds,
+            slow_part=math.inf if self._outside else SHARED_PART,
         )
         with self._lock:
             self.opened_envs = {**self.opened_envs, **worker.envs}

@@ -131,6 +131,17 @@ def test_a_task_is_warned_of_whose_groups_take_too_long_to_score(tried, monkeypa
     assert "all answers to a task have 10 s together" in caplog.text
 
 
+@pytest.mark.parametrize("evaluates", [False, True])
+def test_a_task_is_warned_of_whose_answers_are_too_slow_to_share(
+    tried, monkeypatch, caplog, evaluates
+):
+    if evaluates and not sandbox_support().whole:
+        pytest.skip("no sandbox for answers that run as code")
+    monkeypatch.setattr("node.tasks.verifier.worker_process.SHARED_PART", 0.0)
+    tried(ANSWERED, "0.5", evaluates=evaluates)
+    assert "slow answers are not shared" in caplog.text
+
+
 def test_the_error_that_is_shown_is_that_of_a_right_answer(tried, caplog):
     with pytest.raises(TaskSetError, match="no reward"):
         tried(ANSWERED, "float(int(answer[1:]) == entry['missing'])")
