@@ -6,7 +6,6 @@ Each line is an object with the strings ``prompt`` and ``answer``.
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -36,8 +35,9 @@ class JsonLines:
         self._matches = tuple(matches)
         self.levels = len(self._matches)
         if "numeric" in self._matches:
-            # Import now: on a busy machine it takes longer than a request may.
-            importlib.import_module("math_verify")
+            # On a slow machine the imports and the first of each form take longer than an answer may.
+            for gold, answer in _FORMS:
+                _equal_numbers(gold, answer)
 
     @classmethod
     def open(cls, spec: EnvSpec, levels: Sequence[Mapping[str, Any]], path: Path) -> JsonLines:
@@ -171,6 +171,10 @@ _OPERATORS = re.compile(r"\\(?![dt]?frac|text|mathrm|left|right)[a-z]+|[\d})]\s*
 _COMMA = re.compile(r"(?<!\{),(?!(?<=\d,)\d{3}(?!\d))|\\pm(?![a-z])|±")
 _BRACKET_OR_NAME = re.compile(r"[(\[=]|\\\{")
 _ROOT = re.compile(r"√\s*(\d+|\w|\([^()]*\)|\{[^{}]*\})")
+_FORMS = (
+    *(("x+1", "1+x"), ("2x-3y=7", "3y=2x-7"), (r"\sqrt{3}", "3^{1/2}")),
+    *(("(1,2)", "[1,2)"), (r"\{1,2\}", r"\{2,1\}"), (r"\frac{\pi}{3}", r"\pi/3")),
+)
 _SYMBOLS = str.maketrans({"∞": r"\infty ", "°": r"^\circ ", "²": "^2", "³": "^3"})
 
 

@@ -21,7 +21,7 @@ from protocol.manifest import EnvSpec
 from swarm.groups import Split, TaskRef
 from swarm.verification import JudgeRefused
 from tests.node.packages import declare
-from tests.node.programs import ended, newest_worker, until
+from tests.node.programs import ended, newest_worker, python, until
 
 PAIRS = [(f"{a} over {b}?", rf"\frac{{{a}}}{{{b}}}") for a in range(1, 33) for b in (4, 8)]
 
@@ -66,6 +66,18 @@ def test_a_line_that_cannot_be_sent_is_named(tmp_path, key):
     path.write_text("\n".join(map(json.dumps, [good, {**good, key: "half \ud83d"}])))
     with pytest.raises(TaskSetError, match=f"line 2: {key} has a lone surrogate"):
         open_envs([spec(path, "exact")], Allowed({"halves": path}))
+
+
+def test_no_answer_pays_for_what_its_comparison_loads():
+    opened = """
+import sys
+from node.tasks.sources.jsonl import JsonLines, _equal_numbers
+JsonLines([("?", "x")], ["numeric"])
+before = {*sys.modules}
+assert _equal_numbers("2+x", "x+2") and _equal_numbers("x+y=1", "y=1-x")
+print(*{*sys.modules} - before)
+"""
+    assert python(opened, check=True).stdout.strip() == ""
 
 
 def test_exact_wants_an_equal_text_numeric_the_value_and_verbatim_every_character(file):
