@@ -372,7 +372,8 @@ class Discovery:
 
     async def _listening(self) -> Multicast:
         """Return the current listener, which is opened again after a change, and announce."""
-        here, own = networks(self._listen), (self._swarm, self._port())
+        port = next(iter(own_ports((*self._listen, *self._transport.addresses()))), 0)
+        here, own = networks(self._listen), (self._swarm, port)
         if self._multicast is not None:
             moved = self._multicast.networks != here
             if moved or (any(self._announced) and own != self._announced):
@@ -388,10 +389,6 @@ class Discovery:
             await self._multicast.announce(self._transport.peer_id, *own)
             self._announced = own
         return self._multicast
-
-    def _port(self) -> int:
-        """Return the configured or chosen port of this node; 0 while unknown."""
-        return next(iter(own_ports((*self._listen, *self._transport.addresses()))), 0)
 
     def _failed(self, what: str, error: Exception | None = None) -> None:
         self._counters.add("lan_failed")

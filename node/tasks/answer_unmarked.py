@@ -61,7 +61,8 @@ def _without_ending(text: str, form: Form) -> str:
         text = before if may_hold(before, form) else text
     note = patterns.NOTE.search(text)
     before = text[: note.start()] if note else text
-    return before if may_hold(before, form) and not _is_prose(before) else text
+    in_prose = patterns.PROSE.search(before.rstrip().rpartition("\n\n")[2])
+    return before if may_hold(before, form) and not in_prose else text
 
 
 def _last_line(text: str) -> str:
@@ -69,11 +70,6 @@ def _last_line(text: str) -> str:
     text = (patterns.FENCED.findall(text) or [text])[-1]
     lines = [line for line in text.split("\n") if line.strip()]
     return plain(lines[-1].rpartition(": ")[2]) if lines else ""
-
-
-def _is_prose(text: str) -> bool:
-    """Return whether the last paragraph of a text has a sentence."""
-    return bool(patterns.PROSE.search(text.rstrip().rpartition("\n\n")[2]))
 
 
 def _first(sentences: list[str], pattern: re.Pattern[str]) -> str:

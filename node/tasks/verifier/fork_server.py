@@ -28,6 +28,7 @@ from node.tasks.sandbox.namespaces import die_with_parent
 from swarm.common.child_process import Channel, ChannelError, socket_at_stdin, spawn
 
 MODULE = "node.tasks.verifier.fork_server"
+NUMERIC = "numeric"  # beside kinds of sources: JSONL answers that are compared as numbers
 _NUMBER = struct.Struct("<i")  # of a process, then its exit status
 _END_SECONDS = 2.0
 
@@ -158,6 +159,8 @@ def main() -> None:
     with suppress(Exception):
         if "reasoning-gym" in sources:
             importlib.import_module("node.tasks.sources.reasoning_gym").import_library()
+        if NUMERIC in sources:
+            importlib.import_module("node.tasks.sources.jsonl").prepare()
         importlib.import_module(module)
     gc.freeze()  # Collections in a copy write to no shared page.
     if _serve(server):

@@ -20,7 +20,7 @@ from node.tasks.sandbox.namespaces import DIED_OF
 from node.tasks.sandbox.sandbox import WORKER, Grants, launch_prefix, sandbox_support
 from node.tasks.scorer import OpenEnv
 from node.tasks.task_set import Allowed
-from node.tasks.verifier.fork_server import ForkedProcess, fork
+from node.tasks.verifier.fork_server import NUMERIC, ForkedProcess, fork
 from protocol.manifest import ENVIRONMENT, EnvSpec
 from swarm.common.child_process import Channel, ChannelError, spawn
 from swarm.common.counters import Counters
@@ -240,7 +240,8 @@ class Workers:
         files = self._allowed.message()["files"]
         self.plain = Grants(tuple(files[name] for name in self.specs if name in files))
         self._grants = {name: self._grant(name) for name in self.specs}
-        self._sources = {spec.source for spec in specs}
+        numeric = any(f'"{NUMERIC}"' in level for spec in specs for level in spec.levels)
+        self._sources = {spec.source for spec in specs} | ({NUMERIC} if numeric else set())
         self._outside = outside
         self._hash_seed = hash_seed
         self.limits = limits or WorkerLimits()

@@ -10,8 +10,10 @@ import psutil
 import pytest
 
 from node.tasks.sandbox.sandbox import sandbox_support
-from node.tasks.task_set import load_task_set
+from node.tasks.sources.jsonl import file_digest
+from node.tasks.task_set import Allowed, load_task_set
 from node.tasks.verifier.verifier import Verifier
+from protocol.manifest import EnvSpec
 from swarm.groups import TaskRef
 from tests.node.programs import FORK_SERVER, ended, until, workers
 
@@ -65,6 +67,20 @@ def test_both_workers_of_a_node_share_most_of_their_memory():
     for worker in map(confined, (own, outside)):
         memory = worker.memory_full_info()
         assert memory.uss < memory.rss / 2
+
+
+def test_workers_share_what_compares_answers_as_numbers(tmp_path):
+    """A worker alone would take seconds to load it, also after each text that ends one."""
+    file = tmp_path / "file.jsonl"
+    file.write_text('{"prompt": "x?", "answer": "x + 1"}')
+    levels = ('{"match":"numeric"}',)
+    env = EnvSpec("sums", "jsonl", file_digest(file), levels, "{question}", "text")
+    given = {"allowed": Allowed({"sums": file}), "hash_seed": SEED}
+    with Verifier([env], outside=False, **given) as verifier:
+        verifier.start()
+        (outermost,) = started()
+        memory = confined(outermost).memory_full_info()
+    assert memory.rss > 50e6 and memory.uss < 0.3 * memory.rss
 
 
 @pytest.mark.usefixtures("both")
