@@ -3,6 +3,8 @@
 import asyncio
 import socket
 import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -75,18 +77,18 @@ def line(text: str) -> bytes:
     return bytes([len(text) + 1]) + text.encode() + b"\n"
 
 
-def against_anna(tmp_path: Path, scenario) -> Counters:
-    """Run ``scenario(anna, ben, thread)``; what anna counted. Ben is still served at the end."""
-    counters = Counters()
+@asynccontextmanager
+async def against_anna(folder: Path, counters: Counters | None = None) -> AsyncIterator[tuple]:
+    """Anna, ben and a thread of mallory's; ben is still served at the end."""
 
     async def echo(peer: str, request: bytes) -> bytes:
         return request
 
-    async def whole() -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        be_patient(monkeypatch)
         transports = []
-        for name in ("anna", "ben"):
-            counted = counters if name == "anna" else Counters()
-            key = key_of(tmp_path, name)
+        for name, counted in (("anna", counters), ("ben", None)):
+            key = key_of(folder, name)
             transports.append(Libp2pTransport(key, listen=LOOPBACK, counters=counted))
             transports[-1].use_validator(lambda record: True)
             transports[-1].handle(ECHO, echo, HandlerLimits(64, 8, 4))
@@ -95,14 +97,9 @@ def against_anna(tmp_path: Path, scenario) -> Counters:
         thread = TrioThread("mallory")
         await thread.start()
         try:
-            await scenario(anna, ben, thread)
+            yield anna, ben, thread
             answer = await ben.request(anna.peer_id, ECHO, b"still", limit=9, deadline=60)
             assert answer == b"still"
         finally:
             await thread.stop()
             await asyncio.gather(anna.close(), ben.close())
-
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        be_patient(monkeypatch)
-        asyncio.run(whole())
-    return counters

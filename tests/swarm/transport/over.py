@@ -1,8 +1,8 @@
 """What a transport may stand on, for tests that try several."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +25,7 @@ from tests.ports import lasting_port
 from tests.swarm.network_parts import identity
 
 T = TypeVar("T")
+Started = TypeVar("Started", bound=Transport)
 TICK_SECONDS = 0.25
 LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
 ECHO = "swarm-node/test/echo"
@@ -55,6 +56,15 @@ def be_patient(monkeypatch: pytest.MonkeyPatch) -> None:
 def lasting_place() -> tuple[str]:
     """Return an address to listen on twice, with a port that stays free in between."""
     return (f"/ip4/127.0.0.1/tcp/{lasting_port()}",)
+
+
+@asynccontextmanager
+async def started(transport: Started) -> AsyncIterator[Started]:
+    await transport.start()
+    try:
+        yield transport
+    finally:
+        await transport.close()
 
 
 async def until(condition: Callable[[], object], seconds: float = 120.0) -> None:

@@ -153,10 +153,11 @@ def libraries_of_the_network() -> set[str]:
 
 @OVER
 @pytest.mark.processes
-def test_requests_and_errors_cross_to_the_network_process_and_back(
+async def test_requests_and_errors_cross_to_the_network_process_and_back(
     over, tmp_path, caplog, monkeypatch
 ):
     be_patient(monkeypatch)
+    caplog.set_level(logging.INFO)
 
     async def echo(peer: str, request: bytes) -> bytes:
         if request == b"no":
@@ -165,61 +166,57 @@ def test_requests_and_errors_cross_to_the_network_process_and_back(
             raise ZeroDivisionError("by zero")
         return peer.encode() + b":" + request
 
-    async def scenario() -> None:
-        key, counters = key_of(tmp_path, "anna"), Counters()
-        anna = SubprocessTransport(key, listen=LOOPBACK, counters=counters, over=over)
-        with pytest.raises(PeerUnreachable, match="not started"):
-            _ = anna.peer_id
-        with pytest.raises(PeerUnreachable, match="not started"):
-            await anna.connect("/ip4/127.0.0.1/tcp/1/p2p/x")
-        nobody = identity("nobody").peer_id
-        limits = HandlerLimits(100_000, concurrent=8, concurrent_per_peer=4)
-        anna.handle(ECHO, echo, limits)
-        await anna.start()
-        ben = HivemindTransport(key_of(tmp_path, "ben"), listen=LOOPBACK)
-        ben.handle(ECHO, echo, limits)
-        await ben.start()
-        try:
-            assert await anna.connect(ben.addresses()[0]) == ben.peer_id
-            assert ben.peer_id in anna.peers()
-            assert not any("torch" in library for library in libraries_of_the_network())
-            blob = bytes(90_000)
-            answer = await ben.request(anna.peer_id, ECHO, blob, limit=1 << 20, deadline=60)
-            assert answer == ben.peer_id.encode() + b":" + blob
-            answer = await anna.request(ben.peer_id, ECHO, b"you", limit=1 << 20, deadline=60)
-            assert answer == anna.peer_id.encode() + b":you"
-            assert anna.bytes_in == len(blob) + len(answer)
-            for refused in (b"no", b"odd", b"odd", b"odd"):
-                with pytest.raises(Refused):
-                    await ben.request(anna.peer_id, ECHO, refused, limit=100, deadline=60)
+    key, counters = key_of(tmp_path, "anna"), Counters()
+    anna = SubprocessTransport(key, listen=LOOPBACK, counters=counters, over=over)
+    with pytest.raises(PeerUnreachable, match="not started"):
+        _ = anna.peer_id
+    with pytest.raises(PeerUnreachable, match="not started"):
+        await anna.connect("/ip4/127.0.0.1/tcp/1/p2p/x")
+    nobody = identity("nobody").peer_id
+    limits = HandlerLimits(100_000, concurrent=8, concurrent_per_peer=4)
+    anna.handle(ECHO, echo, limits)
+    await anna.start()
+    ben = HivemindTransport(key_of(tmp_path, "ben"), listen=LOOPBACK)
+    ben.handle(ECHO, echo, limits)
+    await ben.start()
+    try:
+        assert await anna.connect(ben.addresses()[0]) == ben.peer_id
+        assert ben.peer_id in anna.peers()
+        assert not any("torch" in library for library in libraries_of_the_network())
+        blob = bytes(90_000)
+        answer = await ben.request(anna.peer_id, ECHO, blob, limit=1 << 20, deadline=60)
+        assert answer == ben.peer_id.encode() + b":" + blob
+        answer = await anna.request(ben.peer_id, ECHO, b"you", limit=1 << 20, deadline=60)
+        assert answer == anna.peer_id.encode() + b":you"
+        assert anna.bytes_in == len(blob) + len(answer)
+        for refused in (b"no", b"odd", b"odd", b"odd"):
             with pytest.raises(Refused):
-                await anna.request(ben.peer_id, ECHO, b"no", limit=100, deadline=60)
-            with pytest.raises(ResponseTooLarge):
-                await anna.request(ben.peer_id, ECHO, blob, limit=100, deadline=60)
-            with pytest.raises(PeerUnreachable, match="no stream"):
-                await anna.request(ben.peer_id, "swarm-node/test/none", b"", limit=9, deadline=60)
-            with pytest.raises(PeerUnreachable, match="no peer answers"):
-                await anna.connect(f"/ip4/127.0.0.1/tcp/1/p2p/{nobody}")
-            with pytest.raises(RecordTooLarge):
-                await anna.store("k", b"anna", bytes(1025), 2.0**31)
-            with pytest.raises(TypeError, match="RecordRule"):
-                anna.use_validator(lambda record: True)
-            with pytest.raises(TypeError, match="OwnFirst"):
-                anna.use_reputation(lambda author: 1.0)
-            taken = anna.addresses()[0].split("/p2p/")[0]
-            other = SubprocessTransport(key_of(tmp_path, "other"), listen=(taken,), over=over)
-            with pytest.raises(PortTaken, match="choose another port"):
-                await other.start()
-            await until(lambda: counters.snapshot().get(REFUSED))
-        finally:
-            await ben.close()
-            await anna.close()
-            await anna.close()
-        with pytest.raises(PeerUnreachable, match="not started"):
-            await anna.connect("/ip4/127.0.0.1/tcp/1/p2p/x")
-
-    with caplog.at_level(logging.INFO):
-        asyncio.run(scenario())
+                await ben.request(anna.peer_id, ECHO, refused, limit=100, deadline=60)
+        with pytest.raises(Refused):
+            await anna.request(ben.peer_id, ECHO, b"no", limit=100, deadline=60)
+        with pytest.raises(ResponseTooLarge):
+            await anna.request(ben.peer_id, ECHO, blob, limit=100, deadline=60)
+        with pytest.raises(PeerUnreachable, match="no stream"):
+            await anna.request(ben.peer_id, "swarm-node/test/none", b"", limit=9, deadline=60)
+        with pytest.raises(PeerUnreachable, match="no peer answers"):
+            await anna.connect(f"/ip4/127.0.0.1/tcp/1/p2p/{nobody}")
+        with pytest.raises(RecordTooLarge):
+            await anna.store("k", b"anna", bytes(1025), 2.0**31)
+        with pytest.raises(TypeError, match="RecordRule"):
+            anna.use_validator(lambda record: True)
+        with pytest.raises(TypeError, match="OwnFirst"):
+            anna.use_reputation(lambda author: 1.0)
+        taken = anna.addresses()[0].split("/p2p/")[0]
+        other = SubprocessTransport(key_of(tmp_path, "other"), listen=(taken,), over=over)
+        with pytest.raises(PortTaken, match="choose another port"):
+            await other.start()
+        await until(lambda: counters.snapshot().get(REFUSED))
+    finally:
+        await ben.close()
+        await anna.close()
+        await anna.close()
+    with pytest.raises(PeerUnreachable, match="not started"):
+        await anna.connect("/ip4/127.0.0.1/tcp/1/p2p/x")
     (told,) = (record for record in caplog.records if "handler of" in record.getMessage())
     assert "by zero" in told.getMessage() and "Traceback" not in told.getMessage()
     assert not network_processes()

@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -33,7 +35,7 @@ from swarm.transport.records import (
 from swarm.transport.request_limits import PeerLimits
 from tests.library_privates import add_handler, cancel_with, still_reads
 from tests.swarm.experience_parts import START
-from tests.swarm.transport.over import LOOPBACK, key_of
+from tests.swarm.transport.over import LOOPBACK, key_of, started
 from tests.swarm.transport.third_party import OneMinute, claim, refused, start_again, third_party
 
 
@@ -164,16 +166,24 @@ def stub(caller: HivemindNode, called: HivemindNode):
     return caller.dht.protocol.get_stub(called.dht.peer_id)
 
 
-async def started(folder: Path, name: str) -> HivemindNode:
-    settings = NodeSettings(key_of(folder, name), LOOPBACK, (), 60.0)
-    return await HivemindNode.start(settings, Counters())
+@asynccontextmanager
+async def two_nodes(folder: Path) -> AsyncIterator[list[HivemindNode]]:
+    """Anna and ben, who do not know each other."""
+    nodes = list[HivemindNode]()
+    try:
+        for name in ("anna", "ben"):
+            settings = NodeSettings(key_of(folder, name), LOOPBACK, (), 60.0)
+            nodes.append(await HivemindNode.start(settings, Counters()))
+        yield nodes
+    finally:
+        for node in nodes:
+            await node.stop()
 
 
 @pytest.mark.processes
 async def test_an_answer_that_comes_while_its_call_is_given_up_leaves_the_daemon_alone(tmp_path):
-    anna, ben = await started(tmp_path, "anna"), await started(tmp_path, "ben")
     given_up, answered = asyncio.Event(), asyncio.Event()
-    try:
+    async with two_nodes(tmp_path) as (anna, ben):
 
         async def late(request: bytes, peer: object) -> bytes:
             await given_up.wait()
@@ -198,15 +208,12 @@ async def test_an_answer_that_comes_while_its_call_is_given_up_leaves_the_daemon
         call.cancel()
         # The answer to this one comes behind the answer that nobody waits for.
         await asyncio.gather(given_up.wait(), asyncio.sleep(0.5))
-        assert await anna.call(ben.peer_id, "echo", b"2") == b"2"
+        second = await anna.call(ben.peer_id, "echo", b"2")
         answered.set()
+        assert second == b"2"
         with pytest.raises(asyncio.CancelledError):
             await call
         assert still_reads(anna)
-    finally:
-        answered.set()
-        await anna.stop()
-        await ben.stop()
 
 
 @pytest.mark.processes
@@ -214,14 +221,10 @@ async def test_the_daemon_looks_for_four_lost_peers_a_minute_wherever_they_claim
     cache = tmp_path / "peers"
     at = {"listen": LOOPBACK, "peer_cache": cache, "clock": OneMinute()}
     async with third_party() as (ports, seen):
-        anna = HivemindTransport(key_of(tmp_path, "anna"), **at)
-        await anna.start()
-        try:
+        async with started(HivemindTransport(key_of(tmp_path, "anna"), **at)) as anna:
             keys = await claim(HivemindTransport, tmp_path, anna, ports)
             causes = [await refused(anna, key) for key in keys]
             assert ["not dialed" in cause for cause in causes] == [False] * MOST_DIALS + [True]
-        finally:
-            await anna.close()
         before = len(seen)
         await start_again(HivemindTransport, tmp_path, cache)
         assert len(seen) == before, "a restart dials no claim"
@@ -229,11 +232,10 @@ async def test_the_daemon_looks_for_four_lost_peers_a_minute_wherever_they_claim
 
 @pytest.mark.processes
 async def test_a_record_that_its_sender_calls_cached_is_bounded_like_any_other(tmp_path) -> None:
-    anna, ben = await started(tmp_path, "anna"), await started(tmp_path, "ben")
-    anna.gate.check = lambda record: True
     key, expiry = dht_key_of("a key"), time.time() + 60
     records = [(bytes([n]), b"\xc4\x02" + bytes([n, n])) for n in range(2)]
-    try:
+    async with two_nodes(tmp_path) as (anna, ben):
+        anna.gate.check = lambda record: True
         await ben.connect(anna.addresses[0])
         asked = StoreRequest(
             keys=[key] * 2,
@@ -245,16 +247,12 @@ async def test_a_record_that_its_sender_calls_cached_is_bounded_like_any_other(t
         done = await stub(ben, anna).rpc_store(asked, timeout=20)
         assert list(done.store_ok) == [True, True]
         assert len(anna.dht.protocol.storage.get(DHTID.from_bytes(key)).value) == 2
-    finally:
-        await anna.stop()
-        await ben.stop()
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("length", [19, 21])
 async def test_who_names_an_id_of_another_length_is_a_client(tmp_path, caplog, length) -> None:
-    anna, ben = await started(tmp_path, "anna"), await started(tmp_path, "ben")
-    try:
+    async with two_nodes(tmp_path) as (anna, ben):
         await ben.connect(anna.addresses[0])
         table = anna.dht.protocol.routing_table.uid_to_peer_id
         table.clear()
@@ -271,7 +269,4 @@ async def test_who_names_an_id_of_another_length_is_a_client(tmp_path, caplog, l
         assert (await anna.connect(ben.addresses[0]))[0] == ben.peer_id
         await asyncio.sleep(0.1)  # the ping's task
         assert not table
-    finally:
-        await anna.stop()
-        await ben.stop()
     assert "never retrieved" not in caplog.text

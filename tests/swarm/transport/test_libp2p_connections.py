@@ -19,14 +19,16 @@ from swarm.transport.libp2p.node import Libp2pTransport
 from swarm.transport.transport import PeerUnreachable, TransportError
 from tests.swarm.network_parts import identity
 from tests.swarm.transport.mallory import DEAF, Mallory, against_anna
-from tests.swarm.transport.over import ECHO, key_of, until
+from tests.swarm.transport.over import ECHO, key_of, started, until
 from tests.swarm.transport.third_party import HOST, third_party
 
 
 @pytest.mark.processes
 @pytest.mark.alone("libp2p")
-def test_a_peer_whose_connection_has_ended_is_dialled_though_its_stream_is_still_served(tmp_path):
-    async def scenario(anna, ben, thread) -> None:
+async def test_a_peer_whose_connection_has_ended_is_dialled_though_its_stream_is_still_served(
+    tmp_path,
+):
+    async with against_anna(tmp_path) as (anna, ben, _):
         served = asyncio.Event()
 
         async def deaf(peer: str, reader: asyncio.StreamReader, writer: object) -> None:
@@ -46,13 +48,11 @@ def test_a_peer_whose_connection_has_ended_is_dialled_though_its_stream_is_still
                 await asyncio.sleep(0.05)
         assert await anna.request(ben.peer_id, ECHO, b"again", limit=9, deadline=60) == b"again"
 
-    against_anna(tmp_path, scenario)
-
 
 @pytest.mark.processes
 @pytest.mark.alone("libp2p")
-def test_a_stream_whose_opening_is_given_up_does_not_stay_open(tmp_path: Path) -> None:
-    async def scenario(anna, ben, thread) -> None:
+async def test_a_stream_whose_opening_is_given_up_does_not_stay_open(tmp_path: Path) -> None:
+    async with against_anna(tmp_path) as (anna, ben, _):
         ended = asyncio.Event()
 
         async def deaf(peer: str, reader: asyncio.StreamReader, writer: object) -> None:
@@ -69,13 +69,13 @@ def test_a_stream_whose_opening_is_given_up_does_not_stay_open(tmp_path: Path) -
         async with asyncio.timeout(30):
             await ended.wait()
 
-    against_anna(tmp_path, scenario)
-
 
 @pytest.mark.processes
 @pytest.mark.alone("libp2p")
-def test_a_request_goes_over_another_connection_where_the_latest_is_gone(tmp_path: Path) -> None:
-    async def scenario(anna, ben, thread) -> None:
+async def test_a_request_goes_over_another_connection_where_the_latest_is_gone(
+    tmp_path: Path,
+) -> None:
+    async with against_anna(tmp_path) as (anna, ben, thread):
         await ben.connect(anna.addresses()[0])
         for _ in range(8):
             twin = Mallory(ben.addresses()[0])
@@ -88,13 +88,13 @@ def test_a_request_goes_over_another_connection_where_the_latest_is_gone(tmp_pat
             await thread.call(twin.break_off)
             assert await ben.request(anna.peer_id, ECHO, b"on", limit=9, deadline=60) == b"on"
 
-    against_anna(tmp_path, scenario)
-
 
 @pytest.mark.processes
 @pytest.mark.alone("libp2p")
-def test_a_connection_outlives_streams_that_the_other_side_does_not_speak(tmp_path: Path) -> None:
-    async def scenario(anna, ben, thread) -> None:
+async def test_a_connection_outlives_streams_that_the_other_side_does_not_speak(
+    tmp_path: Path,
+) -> None:
+    async with against_anna(tmp_path) as (anna, ben, _):
         await ben.connect(anna.addresses()[0])
         before = await anna.node.seen_at(ben.peer_id)
         for _ in range(20):
@@ -107,22 +107,17 @@ def test_a_connection_outlives_streams_that_the_other_side_does_not_speak(tmp_pa
         assert await ben.request(anna.peer_id, ECHO, b"on", limit=9, deadline=60) == b"on"
         assert await anna.node.seen_at(ben.peer_id) == before
 
-    against_anna(tmp_path, scenario)
-
 
 @pytest.mark.processes
 @pytest.mark.alone("libp2p")
 async def test_a_host_that_comes_to_another_network_tells_its_address_there(tmp_path, monkeypatch):
     card = SimpleNamespace(family=socket.AF_INET, address="127.0.0.2")
     monkeypatch.setattr("psutil.net_if_addrs", lambda: {"card": [card]})
-    anna = Libp2pTransport(key_of(tmp_path, "anna"), listen=["/ip4/0.0.0.0/tcp/0"])
-    await anna.start()
-    try:
+    key, everywhere = key_of(tmp_path, "anna"), ["/ip4/0.0.0.0/tcp/0"]
+    async with started(Libp2pTransport(key, listen=everywhere)) as anna:
         (before,) = anna.addresses()
         card.address = "127.0.0.3"
         await until(lambda: anna.addresses() == (before.replace("127.0.0.2", card.address),))
-    finally:
-        await anna.close()
 
 
 @pytest.mark.processes

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from contextlib import ExitStack, closing
+from contextlib import AsyncExitStack, ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -32,16 +32,23 @@ from tests.swarm.transport.mallory import (
     frame,
     line,
 )
-from tests.swarm.transport.over import ECHO, LOOPBACK, be_patient, key_of, until
-from tests.swarm.transport.third_party import OneMinute, claim, refused, start_again, third_party
+from tests.swarm.transport.over import ECHO, LOOPBACK, be_patient, key_of, started, until
+from tests.swarm.transport.third_party import (
+    HOST,
+    OneMinute,
+    claim,
+    refused,
+    start_again,
+    third_party,
+)
 
 pytestmark = [pytest.mark.processes, pytest.mark.alone("libp2p")]
 
 OVER = "connections_over_bound{bound=over_bounds}"
 
 
-def test_mallory_sends_more_than_anybody_reads(tmp_path: Path) -> None:
-    async def scenario(anna, ben, thread) -> None:
+async def test_mallory_sends_more_than_anybody_reads(tmp_path, counters) -> None:
+    async with against_anna(tmp_path, counters) as (anna, ben, thread):
         await ben.connect(anna.addresses()[0])
 
         async def deaf(peer: str, reader: object, writer: object) -> None:
@@ -52,31 +59,27 @@ def test_mallory_sends_more_than_anybody_reads(tmp_path: Path) -> None:
         frames = [frame(DATA, SYN, 1, len(begun), begun)]
         frames += [frame(DATA, 0, 1, MAX_FRAME, bytes(MAX_FRAME))] * (MAX_UNREAD // MAX_FRAME + 4)
         await thread.call(Mallory(anna.addresses()[0]).write_until_it_ends, frames)
+    assert counters.snapshot()[OVER] == 1
 
-    assert against_anna(tmp_path, scenario).snapshot()[OVER] == 1
 
-
-def test_mallory_sends_a_frame_over_the_largest(tmp_path: Path) -> None:
-    async def scenario(anna, ben, thread) -> None:
+async def test_mallory_sends_a_frame_over_the_largest(tmp_path: Path) -> None:
+    async with against_anna(tmp_path) as (anna, ben, thread):
         await ben.connect(anna.addresses()[0])
         frames = [frame(WINDOW, SYN, 1, 0), frame(DATA, 0, 1, 1 << 31)]
         await thread.call(Mallory(anna.addresses()[0]).write_until_it_ends, frames)
 
-    against_anna(tmp_path, scenario)
 
-
-def test_flo_opens_more_streams_than_a_connection_takes(tmp_path: Path) -> None:
-    async def scenario(anna, ben, thread) -> None:
+async def test_flo_opens_more_streams_than_a_connection_takes(tmp_path, counters) -> None:
+    async with against_anna(tmp_path, counters) as (anna, ben, thread):
         await ben.connect(anna.addresses()[0])
         # One packet: faster than they can be let go for what they do not say.
         frames = [frame(WINDOW, SYN, 2 * n + 1, 0) for n in range(2 * MAX_STREAMS)]
         await thread.call(Mallory(anna.addresses()[0]).write_until_it_ends, [b"".join(frames)])
+    assert counters.snapshot()[OVER] == 1
 
-    assert against_anna(tmp_path, scenario).snapshot()[OVER] == 1
 
-
-def test_flo_opens_connections_and_says_nothing(tmp_path: Path) -> None:
-    async def scenario(anna, ben, thread) -> None:
+async def test_flo_opens_connections_and_says_nothing(tmp_path, counters) -> None:
+    async with against_anna(tmp_path, counters) as (anna, ben, _):
         place = place_of(anna.addresses()[0])
         with ExitStack() as stack:
             for _ in range(3 * MAX_HALF_OPEN):
@@ -85,30 +88,27 @@ def test_flo_opens_connections_and_says_nothing(tmp_path: Path) -> None:
                 flo.connect((place.host, place.port))
             # Who comes from elsewhere finds room.
             await ben.connect(anna.addresses()[0])
+    half_open = counters.snapshot()["connections_over_bound{bound=half_open}"]
+    assert half_open >= MAX_HALF_OPEN
 
-    counted = against_anna(tmp_path, scenario).snapshot()
-    assert counted["connections_over_bound{bound=half_open}"] >= MAX_HALF_OPEN
 
-
-def test_flo_connects_again_and_again_under_one_key(tmp_path: Path) -> None:
-    async def scenario(anna, ben, thread) -> None:
+async def test_flo_connects_again_and_again_under_one_key(tmp_path, counters) -> None:
+    async with against_anna(tmp_path, counters) as (anna, ben, thread):
         await ben.connect(anna.addresses()[0])
         flo = Mallory(anna.addresses()[0])
         held = [await thread.call(flo.dial) for _ in range(3 * MAX_OF_PEER)]
         await until(lambda: flo.identity.peer_id in anna.peers())
         assert len(held) == 3 * MAX_OF_PEER
-
-    counted = against_anna(tmp_path, scenario).snapshot()
-    assert counted["connections_over_bound{bound=of_peer}"] == 2 * MAX_OF_PEER
+    assert counters.snapshot()["connections_over_bound{bound=of_peer}"] == 2 * MAX_OF_PEER
     assert MAX_OF_PEER < MAX_CONNECTIONS
 
 
-def test_flo_who_reads_nothing_makes_room_for_others_at_once(tmp_path, monkeypatch) -> None:
+async def test_flo_who_reads_nothing_makes_room_for_others_at_once(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("swarm.transport.libp2p.host.MAX_CONNECTIONS", 1)
     monkeypatch.setattr("swarm.transport.libp2p.stack.WRITE_SECONDS", 1e6)
     begun = line(HEADER) + line(DEAF)
 
-    async def scenario(anna, ben, thread) -> None:
+    async with against_anna(tmp_path) as (anna, ben, thread):
         served = 0
 
         async def pour(peer: str, reader: object, writer: asyncio.StreamWriter) -> None:
@@ -129,11 +129,9 @@ def test_flo_who_reads_nothing_makes_room_for_others_at_once(tmp_path, monkeypat
         finally:
             await thread.call(flo.break_off)
 
-    against_anna(tmp_path, scenario)
 
-
-def test_whoever_speaks_something_else_is_let_go(tmp_path: Path) -> None:
-    async def scenario(anna, ben, thread) -> None:
+async def test_whoever_speaks_something_else_is_let_go(tmp_path: Path) -> None:
+    async with against_anna(tmp_path) as (anna, ben, _):
         place = place_of(anna.addresses()[0])
         for words in (b"GET / HTTP/1.1\r\n\r\n", bytes(1000), line(HEADER) + line("/tls/1.0.0")):
             with closing(socket.create_connection((place.host, place.port))) as stranger:
@@ -141,14 +139,13 @@ def test_whoever_speaks_something_else_is_let_go(tmp_path: Path) -> None:
         await ben.connect(anna.addresses()[0])
         await until(lambda: anna.peers() == (ben.peer_id,), 30.0)
 
-    against_anna(tmp_path, scenario)
 
-
-def test_sam_who_begins_introductions_and_ends_none_leaves_room_for_others(tmp_path: Path) -> None:
-    async def scenario(anna, ben, thread) -> None:
-        sam = Libp2pTransport(key_of(tmp_path, "sam"), listen=LOOPBACK)
-        await sam.start()
-        try:
+async def test_sam_who_begins_introductions_and_ends_none_leaves_room_for_others(
+    tmp_path, counters
+):
+    async with against_anna(tmp_path, counters) as (anna, ben, _):
+        key = key_of(tmp_path, "sam")
+        async with started(Libp2pTransport(key, listen=LOOPBACK)) as sam:
             await sam.connect(anna.addresses()[0])
             begun = [await sam.node.open_stream(anna.peer_id, ROUTING) for _ in range(100)]
             for _, writer in begun:
@@ -158,42 +155,25 @@ def test_sam_who_begins_introductions_and_ends_none_leaves_room_for_others(tmp_p
             reader, writer = await ben.node.open_stream(anna.peer_id, ROUTING)
             found = await ask(reader, writer, asked, peer="", limit=9999, framing=LENGTH_VARINT)
             assert decode(found)
-        finally:
-            await sam.close()
-
-    assert against_anna(tmp_path, scenario).snapshot()["introductions_refused"] > 0
+    assert counters.snapshot()["introductions_refused"] > 0
 
 
 async def test_mallory_has_nobody_dialled_by_saying_that_she_listens_there(tmp_path, monkeypatch):
     be_patient(monkeypatch)
-    seen: list[int] = []
-
-    async def on_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        seen.append(1)
-        writer.close()
-
-    victim = await asyncio.start_server(on_connection, "127.0.0.2", 0)
-    port = victim.sockets[0].getsockname()[1]
-    claimed = (f"/ip4/127.0.0.2/tcp/{port}",)
-    anna = Libp2pTransport(key_of(tmp_path, "anna"), listen=LOOPBACK)
-    key = key_of(tmp_path, "mallory")
-    mallory = Libp2pTransport(key, listen=LOOPBACK, announce=claimed)
-    try:
-        await anna.start()
-        await mallory.start()
+    annas, mallorys = (key_of(tmp_path, name) for name in ("anna", "mallory"))
+    async with third_party() as ((port, *_), seen), AsyncExitStack() as stack:
+        anna = await stack.enter_async_context(started(Libp2pTransport(annas, listen=LOOPBACK)))
+        claiming = Libp2pTransport(mallorys, listen=LOOPBACK, announce=(f"/ip4/{HOST}/tcp/{port}",))
+        mallory = await stack.enter_async_context(started(claiming))
         await mallory.connect(anna.addresses()[0])
         async with asyncio.timeout(120):
-            while "127.0.0.2" not in str(await anna.node.connected()):
+            while HOST not in str(await anna.node.connected()):
                 await asyncio.sleep(0.05)
         request = encode_dial_back_request((port,))
         asked = mallory.request(anna.peer_id, DIAL_BACK_STREAM, request, limit=128, deadline=60)
-        assert decode_dial_back_response(await asked, (port,)) == DialledBack(
-            "127.0.0.1", (), False
-        )
+        told = decode_dial_back_response(await asked, (port,))
+        assert told == DialledBack("127.0.0.1", (), False)
         assert not seen, "a server of somebody else was dialed"
-    finally:
-        victim.close()
-        await asyncio.gather(anna.close(), mallory.close())
 
 
 async def test_five_keys_that_claim_a_third_partys_ports_have_it_dialed_four_times(tmp_path):

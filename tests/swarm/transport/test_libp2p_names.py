@@ -1,9 +1,9 @@
 """Addresses that are names, looked up at a DNS server of the test's own."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from typing import TypeVar
 
 import pytest
 
@@ -12,11 +12,10 @@ from swarm.transport.libp2p.addresses import MOST_ADDRESSES, resolved
 from swarm.transport.libp2p.node import Libp2pTransport, Reservations
 from swarm.transport.transport import PeerUnreachable
 from tests.swarm.network_parts import identity
-from tests.swarm.transport.over import LOOPBACK, key_of, until
+from tests.swarm.transport.over import LOOPBACK, key_of, started, until
 
 dns = pytest.importorskip("dns", reason="needs libp2p: pip install 'swarm-node[libp2p]'")
 
-T = TypeVar("T")
 ANNA, BEN = (identity(name).peer_id for name in ("anna", "ben"))
 
 
@@ -46,31 +45,26 @@ class Server(asyncio.DatagramProtocol):
         self._transport.sendto(answer.to_wire(), address)
 
 
-def with_names(
-    monkeypatch: pytest.MonkeyPatch,
-    zone: Mapping[str, Sequence[str]],
-    scenario: Callable[[Server], Awaitable[T]],
-) -> T:
-    """What a scenario comes to while this machine asks a server with these records."""
+@asynccontextmanager
+async def asking(zone: Mapping[str, Sequence[str]]) -> AsyncIterator[Server]:
+    """A server with these records, which this machine asks."""
     import dns.asyncresolver
 
-    async def whole() -> T:
-        listening, server = await asyncio.get_running_loop().create_datagram_endpoint(
-            lambda: Server(zone), local_addr=("127.0.0.1", 0)
-        )
-        resolver = dns.asyncresolver.Resolver(configure=False)
-        resolver.nameservers = ["127.0.0.1"]
-        resolver.port = listening.get_extra_info("sockname")[1]
+    listening, server = await asyncio.get_running_loop().create_datagram_endpoint(
+        lambda: Server(zone), local_addr=("127.0.0.1", 0)
+    )
+    resolver = dns.asyncresolver.Resolver(configure=False)
+    resolver.nameservers = ["127.0.0.1"]
+    resolver.port = listening.get_extra_info("sockname")[1]
+    with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(dns.asyncresolver, "default_resolver", resolver)
         try:
-            return await scenario(server)
+            yield server
         finally:
             listening.close()
 
-    return asyncio.run(whole())
 
-
-def test_a_name_stands_for_the_addresses_of_its_peer_and_of_no_other(monkeypatch):
+async def test_a_name_stands_for_the_addresses_of_its_peer_and_of_no_other():
     zone = {
         "_dnsaddr.swarm.example": [
             f"dnsaddr=/ip4/192.0.2.1/tcp/1/p2p/{ANNA}",
@@ -80,62 +74,48 @@ def test_a_name_stands_for_the_addresses_of_its_peer_and_of_no_other(monkeypatch
         ],
         "_dnsaddr.more.example": [f"dnsaddr=/ip6/2001:db8::1/tcp/3/p2p/{ANNA}"],
     }
-    name = f"/dnsaddr/swarm.example/p2p/{ANNA}"
-    found = with_names(monkeypatch, zone, lambda server: resolved(name))
+    async with asking(zone):
+        found = await resolved(f"/dnsaddr/swarm.example/p2p/{ANNA}")
     assert found == (f"/ip4/192.0.2.1/tcp/1/p2p/{ANNA}", f"/ip6/2001:db8::1/tcp/3/p2p/{ANNA}")
     other = f"/dns4/swarm.example/tcp/1/p2p/{ANNA}"
-    assert asyncio.run(resolved(other)) == (other,), "any other address stands for itself"
+    assert await resolved(other) == (other,), "any other address stands for itself"
 
 
-def test_larrys_name_that_lists_itself_and_a_crowd_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_larrys_name_that_lists_itself_and_a_crowd_ends() -> None:
     itself = f"dnsaddr=/dnsaddr/larry.example/p2p/{ANNA}"
     crowd = [f"dnsaddr=/ip4/192.0.2.1/tcp/{n}/p2p/{ANNA}" for n in range(1, 15)]
     zone = {
         "_dnsaddr.larry.example": [itself, *crowd[:7], itself.replace("larry", "also")],
         "_dnsaddr.also.example": [itself, *crowd[7:], itself.replace("larry", "also")],
     }
-
-    async def scenario(server: Server) -> int:
+    async with asking(zone) as server:
         assert len(await resolved(f"/dnsaddr/larry.example/p2p/{ANNA}")) <= MOST_ADDRESSES
-        return len(server.asked)
-
-    assert with_names(monkeypatch, zone, scenario) < 32
+        assert len(server.asked) < 32
 
 
 @pytest.mark.processes
 @pytest.mark.alone("libp2p")
-def test_a_seed_is_dialled_by_its_name_and_an_unknown_name_is_one_line(monkeypatch, tmp_path):
+async def test_a_seed_is_dialled_by_its_name_and_an_unknown_name_is_one_line(tmp_path):
     zone: dict[str, list[str]] = {}
-
-    async def scenario(server: Server) -> None:
-        keys = [key_of(tmp_path, name) for name in ("anna", "ben")]
-        anna, ben = (Libp2pTransport(key, listen=LOOPBACK) for key in keys)
-        try:
-            await anna.start()
-            await ben.start()
-            zone["_dnsaddr.seed.example"] = [f"dnsaddr={anna.addresses()[0]}"]
-            assert await ben.connect(f"/dnsaddr/seed.example/p2p/{anna.peer_id}") == anna.peer_id
-            with pytest.raises(PeerUnreachable, match="the name is unknown") as told:
-                await ben.connect(f"/dnsaddr/nowhere.example/p2p/{BEN}")
-            assert "\n" not in str(told.value)
-        finally:
-            await asyncio.gather(anna.close(), ben.close())
-
-    with_names(monkeypatch, zone, scenario)
+    keys = (key_of(tmp_path, name) for name in ("anna", "ben"))
+    annas, bens = (started(Libp2pTransport(key, listen=LOOPBACK)) for key in keys)
+    async with asking(zone), annas as anna, bens as ben:
+        zone["_dnsaddr.seed.example"] = [f"dnsaddr={anna.addresses()[0]}"]
+        assert await ben.connect(f"/dnsaddr/seed.example/p2p/{anna.peer_id}") == anna.peer_id
+        with pytest.raises(PeerUnreachable, match="the name is unknown") as told:
+            await ben.connect(f"/dnsaddr/nowhere.example/p2p/{BEN}")
+        assert "\n" not in str(told.value)
 
 
 @pytest.mark.processes
 @pytest.mark.alone("libp2p")
 async def test_a_node_tells_its_peers_numbers_in_the_place_of_its_own_name(tmp_path):
     named = ["/dns4/localhost/tcp/4001", "/dns4/no..name/tcp/4001"]
-    anna = Libp2pTransport(key_of(tmp_path, "anna"), listen=LOOPBACK, announce=named)
-    try:
-        await anna.start()
+    key = key_of(tmp_path, "anna")
+    async with started(Libp2pTransport(key, listen=LOOPBACK, announce=named)) as anna:
         assert anna.addresses() == tuple(
             f"{address}/p2p/{anna.peer_id}" for address in ("/ip4/127.0.0.1/tcp/4001", named[1])
         )
-    finally:
-        await anna.close()
 
 
 async def test_a_relay_that_is_named_is_told_to_others_by_its_number():

@@ -31,7 +31,7 @@ from swarm.transport.streams import LENGTH_VARINT, ask
 from swarm.transport.subprocess.transport import SubprocessTransport
 from swarm.transport.transport import PeerUnreachable, Transport, is_relayed
 from tests.swarm.network_parts import CREATOR, identity, manifest
-from tests.swarm.transport.over import ECHO, LOOPBACK, be_patient, key_of, until
+from tests.swarm.transport.over import ECHO, LOOPBACK, be_patient, key_of, started, until
 
 pytestmark = pytest.mark.processes
 
@@ -55,17 +55,12 @@ async def node(kind: type, folder: Path, name: str, role: Role, *relays: str):
         await started.stop()
 
 
-@asynccontextmanager
-async def apart(over: type, folder: Path, name: str, **settings: object):
+def apart(over: type, folder: Path, name: str, **settings: object):
     """A transport in a process of its own, as the two libraries do not bear each other."""
     transport = SubprocessTransport(key_of(folder, name), listen=LOOPBACK, over=over, **settings)
     rule = RecordRule(sign_manifest(manifest(), CREATOR), SystemClock(), Counters())
     transport.use_validator(rule)
-    await transport.start()
-    try:
-        yield transport
-    finally:
-        await transport.close()
+    return started(transport)
 
 
 async def echo(peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -27,7 +27,7 @@ from swarm.transport.peer_connections import (
 )
 from swarm.transport.subprocess.transport import SubprocessTransport
 from swarm.transport.transport import ClockSkew, PeerUnreachable, Refused, Timing
-from tests.swarm.transport.over import INSTALLED, LOOPBACK, key_of, until
+from tests.swarm.transport.over import INSTALLED, LOOPBACK, key_of, started, until
 
 RELAYED = ("/ip4/11.7.0.2/tcp/4001/p2p/rita/p2p-circuit/p2p/ben",)
 DIRECT = ("/ip4/11.7.0.7/tcp/4001/p2p/ben",)
@@ -205,13 +205,12 @@ def test_mallory_who_tells_no_time_has_no_timing_any_more(ahead: float | None) -
 @pytest.mark.processes
 @INSTALLED
 async def test_nodes_of_either_kind_measure_each_other(tmp_path: Path) -> None:
-    made = []
-    for name, kind in (("anna", HivemindTransport), ("ben", Libp2pTransport)):
-        transport = SubprocessTransport(key_of(tmp_path, name), listen=LOOPBACK, over=kind)
-        await transport.start()
-        made.append(transport)
-    anna, ben = made
-    try:
+    kinds = (("anna", HivemindTransport), ("ben", Libp2pTransport))
+    annas, bens = (
+        started(SubprocessTransport(key_of(tmp_path, name), listen=LOOPBACK, over=kind))
+        for name, kind in kinds
+    )
+    async with annas as anna, bens as ben:
         await ben.connect(anna.addresses()[0])
         for one, other in ((anna, ben), (ben, anna)):
             await until(lambda a=one, b=other: b.peer_id in a.reach().timings)
@@ -219,5 +218,3 @@ async def test_nodes_of_either_kind_measure_each_other(tmp_path: Path) -> None:
             assert isinstance(timing, Timing)
             # One machine, one clock.
             assert timing.round_trip > 0 and abs(timing.ahead) <= timing.round_trip / 2 + 0.01
-    finally:
-        await asyncio.gather(anna.close(), ben.close())

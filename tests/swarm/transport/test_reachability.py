@@ -40,19 +40,13 @@ from swarm.transport.transport import (
     port_of,
 )
 from tests.swarm.network_parts import identity
-from tests.swarm.transport.over import LOOPBACK, be_patient, key_of
+from tests.swarm.transport.over import LOOPBACK, be_patient, key_of, started
 
 ALICE = identity("alice").peer_id
 
 
-@asynccontextmanager
-async def daemon(folder: Path, name: str, *, relay: bool = False):
-    transport = HivemindTransport(key_of(folder, name), listen=LOOPBACK, relay=relay)
-    await transport.start()
-    try:
-        yield transport
-    finally:
-        await transport.close()
+def daemon(folder: Path, name: str, *, relay: bool = False):
+    return started(HivemindTransport(key_of(folder, name), listen=LOOPBACK, relay=relay))
 
 
 @asynccontextmanager

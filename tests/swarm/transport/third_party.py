@@ -8,7 +8,7 @@ from pathlib import Path
 from swarm.common.clock import SystemClock
 from swarm.transport.node_transport import NodeTransport
 from swarm.transport.transport import PeerUnreachable
-from tests.swarm.transport.over import ECHO, LOOPBACK, key_of
+from tests.swarm.transport.over import ECHO, LOOPBACK, key_of, started, until
 
 HOST, PORTS, KEYS = "127.0.0.2", 8, 5
 
@@ -43,18 +43,12 @@ async def claim(kind: type, folder: Path, anna: NodeTransport, ports: list[int])
     for number in range(KEYS):
         claimed = [f"/ip4/{HOST}/tcp/{port}" for port in ports]
         key = key_of(folder, f"mallory {number}")
-        mallory = kind(key, listen=LOOPBACK, announce=claimed)
-        await mallory.start()
-        await mallory.connect(anna.addresses()[0])
-        async with asyncio.timeout(60):
-            while mallory.peer_id not in anna.peers():
-                await asyncio.sleep(0.05)
-        await asyncio.sleep(1.0)  # Time to say where it listens.
-        keys.append(mallory.peer_id)
-        await mallory.close()
-        async with asyncio.timeout(60):
-            while keys[-1] in anna.peers():
-                await asyncio.sleep(0.05)
+        async with started(kind(key, listen=LOOPBACK, announce=claimed)) as mallory:
+            keys.append(mallory.peer_id)
+            await mallory.connect(anna.addresses()[0])
+            await until(lambda: keys[-1] in anna.peers())
+            await asyncio.sleep(1.0)  # Time to say where it listens.
+        await until(lambda: keys[-1] not in anna.peers())
     return keys
 
 
@@ -69,7 +63,6 @@ async def refused(anna: NodeTransport, peer: str) -> str:
 async def start_again(kind: type[NodeTransport], folder: Path, cache: Path) -> None:
     """Have a node whose cache lacks the third party's addresses run once more, for a while."""
     assert HOST not in (cache.read_text() if cache.exists() else "")
-    anna = kind(key_of(folder, "anna"), listen=LOOPBACK, peer_cache=cache, clock=OneMinute())
-    await anna.start()
-    await asyncio.sleep(3.0)
-    await anna.close()
+    at = {"listen": LOOPBACK, "peer_cache": cache, "clock": OneMinute()}
+    async with started(kind(key_of(folder, "anna"), **at)):
+        await asyncio.sleep(3.0)
