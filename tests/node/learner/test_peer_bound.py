@@ -15,19 +15,26 @@ from node.learner.peer_bound import HIDDEN_RATIO, REACH, SEVERAL, LocalGain, Pee
 from node.learner.reference import Reference
 from node.policy.lora import Adapter
 from node.policy.policy import Policy
-from tests.node.learner.parts import CONFIG, PROMPT, drawn, group, with_completions
+from tests.node.learner.parts import (
+    CONFIG,
+    PROMPT,
+    cramped_policy,
+    drawn,
+    group,
+    with_completions,
+)
 from tests.support import lone_logprobs, random_policy
 
 HABIT, END = 7, 96
-STYLED = TrainingGroup(
-    PROMPT,
-    tuple(
-        TrainingCompletion((first, *rest, END), (True,) * (len(rest) + 2))
-        for first, rest in ((HABIT, (11, 12)), (31, (13, 14)), (HABIT, (15, 16)), (32, (17, 18)))
-    ),
-    (1.0, 0.0, 1.0, 0.0),
-    own=False,
-)
+
+
+def beginning(*answers: tuple[int, ...]) -> TrainingGroup:
+    """A peer's group of right answers and of wrong ones, in turn."""
+    done = (TrainingCompletion((*ids, END), (True,) * (len(ids) + 1)) for ids in answers)
+    return TrainingGroup(PROMPT, tuple(done), (1.0, 0.0, 1.0, 0.0), own=False)
+
+
+STYLED = beginning((HABIT, 11, 12), (31, 13, 14), (HABIT, 15, 16), (32, 17, 18))
 """Right answers begin with the habit, wrong ones do not."""
 
 
@@ -58,15 +65,7 @@ def test_a_style_of_right_answers_spreads_without_a_bound_and_stays_rare_with_on
 
 
 PHRASE = (HABIT, 21, 45, 62)
-PHRASED = TrainingGroup(
-    PROMPT,
-    tuple(
-        TrainingCompletion((*ids, END), (True,) * (len(ids) + 1))
-        for ids in ((*PHRASE, 11), (31, 13), (*PHRASE, 15), (32, 17))
-    ),
-    (1.0, 0.0, 1.0, 0.0),
-    own=False,
-)
+PHRASED = beginning((*PHRASE, 11), (31, 13), (*PHRASE, 15), (32, 17))
 """Right answers begin with the phrase, wrong ones do not."""
 
 
@@ -192,26 +191,17 @@ def test_nothing_is_read_without_a_peers_answer():
     assert reference_of(random_policy()).read(groups) == groups
 
 
-def test_memory_that_runs_out_lowers_the_micro_batches_of_the_reference():
-    policy = random_policy()
-    groups = [drawn(n, 6, 30) for n in range(4)]
-    expected = reference_of(policy).read(groups)
-    model, failed = copy.deepcopy(policy.model), []
-    forward = model.forward
+def references(groups: list[TrainingGroup]) -> list[tuple[float, ...] | None]:
+    return [done.reference for each in groups for done in each.completions]
 
-    def cramped(input_ids, **rest):
-        if input_ids.numel() > 200:
-            failed.append(input_ids.numel())
-            raise torch.OutOfMemoryError
-        return forward(input_ids=input_ids, **rest)
 
-    model.forward = cramped
-    found = Reference(policy, model, temperature=1.0, tokens=4096).read(groups)
-    assert failed
+def test_memory_that_runs_out_lowers_the_micro_batches_of_the_reference(caplog):
+    policy, groups = random_policy(), [drawn(n, 6, 30) for n in range(4)]
+    expected = references(reference_of(policy).read(groups))
+    found = references(reference_of(cramped_policy(200)).read(groups))
+    assert "reduced from 4096 to" in caplog.text
     for one, other in zip(expected, found, strict=True):
-        for first, second in zip(one.completions, other.completions, strict=True):
-            assert (first.reference is None) == (second.reference is None)
-            assert first.reference is None or first.reference == pytest.approx(second.reference)
+        assert one == pytest.approx(other)
 
 
 def test_the_gain_of_local_answers_is_a_fading_mean_and_never_negative():
@@ -261,7 +251,6 @@ def test_adapters_are_bounded_by_the_model_below_them():
         stats = learner.update(reference.read([replace(STYLED, own=True), STYLED]))
     assert not stats.skipped and stats.at_bound is not None
     plain = Reference(adapted, base, **how)
-    for one, other in zip(reference.read([STYLED]), plain.read([STYLED]), strict=True):
-        for first, second in zip(one.completions, other.completions, strict=True):
-            assert first.reference is None or first.reference == pytest.approx(second.reference)
+    pairs = zip(*(references(each.read([STYLED])) for each in (reference, plain)), strict=True)
+    assert all(one == pytest.approx(other) for one, other in pairs)
     assert probability(adapted) != pytest.approx(probability(Policy(base, policy.tokenizer, "")))
