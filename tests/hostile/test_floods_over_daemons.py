@@ -26,7 +26,7 @@ from swarm.transport.subprocess.transport import SubprocessTransport
 from swarm.transport.transport import TransportError
 from tests.hostile.flooders import LISTEN, attacking
 from tests.hostile.test_hostile_peers import offer
-from tests.swarm.network_parts import Node, identity, manifest
+from tests.swarm.network_parts import Node, identity, manifest, running
 from tests.swarm.transport.over import APART_LIBP2P, be_patient, key_of, until
 
 pytestmark = pytest.mark.processes
@@ -152,11 +152,16 @@ async def test_eight_keys_of_flo_use_up_the_allowance_of_calls(tmp_path: Path, m
         assert anna.count("dht_calls_refused") > 0
 
 
-async def bare(folder: Path, name: str, address: str) -> HivemindNode:
+@asynccontextmanager
+async def bare(folder: Path, name: str, anna: Node) -> AsyncIterator[HivemindNode]:
+    """A daemon without a member, connected with anna's."""
     settings = NodeSettings(key_of(folder, name), LISTEN, (), 60.0)
     node = await HivemindNode.start(settings, Counters())
-    await node.connect(address)
-    return node
+    try:
+        await node.connect(anna.transport.addresses()[0])
+        yield node
+    finally:
+        await node.stop()
 
 
 def announced(node: Node, epoch: int, author: Identity, offers: tuple = ()) -> tuple:
@@ -172,8 +177,7 @@ async def test_sybil_fills_a_shard_and_a_proven_author_is_still_held(tmp_path, m
     async with two(tmp_path, epoch_seconds=600.0) as (anna, ben):
         anna.accounts.prove([(ben.identity.author, 1.0)] * 8)
         await asyncio.sleep(REMEMBERED_SECONDS)  # for so long she takes him for a stranger yet
-        sybil = await bare(tmp_path, "sybil", anna.transport.addresses()[0])
-        try:
+        async with bare(tmp_path, "sybil", anna) as sybil:
             protocol, peer = sybil.dht.protocol, PeerID.from_base58(anna.transport.peer_id)
             epoch = anna.directory.epoch  # the next one may begin meanwhile
             for begin in range(0, 1200, 100):
@@ -199,20 +203,18 @@ async def test_sybil_fills_a_shard_and_a_proven_author_is_still_held(tmp_path, m
             assert len(held) > 900
             found = await anna.directory.read()
             assert ben.identity.author in {known.author for known in found}
-        finally:
-            await sybil.stop()
 
 
 async def test_sixty_keys_announce_and_never_answer(tmp_path: Path) -> None:
-    async with two(tmp_path, epoch_seconds=6.0) as (anna, ben):
-        sid = await bare(tmp_path, "sid 0", anna.transport.addresses()[0])
+    async def never(peer: str, reader: object, writer: object) -> None:
+        await asyncio.sleep(1e6)
 
-        async def never(peer: str, reader: object, writer: object) -> None:
-            await asyncio.sleep(1e6)
-
+    async with (
+        two(tmp_path, epoch_seconds=6.0) as (anna, ben),
+        bare(tmp_path, "sid 0", anna) as sid,
+    ):
         await sid.add_handler(PULL_STREAM, never)
-        running = [asyncio.ensure_future(node.member.run()) for node in (anna, ben)]
-        try:
+        async with running(anna, ben):
             began, published = time.monotonic(), 0
             while published < 3:
                 for n in range(60):
@@ -226,8 +228,3 @@ async def test_sixty_keys_announce_and_never_answer(tmp_path: Path) -> None:
                     assert time.monotonic() < began + 120
                     await asyncio.sleep(0.2)
             assert sum(n for name, n in anna.counters.snapshot().items() if "pulls_failed" in name)
-        finally:
-            for task in running:
-                task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
-            await sid.stop()

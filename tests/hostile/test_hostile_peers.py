@@ -115,17 +115,6 @@ async def test_mallory_announces_bens_frame_first_and_it_is_still_taken_from_ben
     assert anna.accounts.banned(identity("mallory").author) == serves
 
 
-async def test_mallory_serves_so_slowly_that_she_is_given_up() -> None:
-    swarm, anna, mallory = await against("mallory")
-    swarm.network.upload_rate[mallory.peer_id] = 10.0
-    answers(mallory, PULL_STREAM, encode_pull_response(PullStatus.OK, bytes(499)))
-    await offer_as(mallory, anna, "mallory", offer())
-    turn = asyncio.ensure_future(anna.member.step())
-    await swarm.clock.advance(5)
-    await turn
-    assert anna.count("pulls_failed{reason=too_slow}") == 1
-
-
 @pytest.mark.parametrize(
     "bend",
     [
@@ -198,55 +187,3 @@ async def test_flo_floods_pulls_and_others_are_still_served() -> None:
     assert ben.authors() == {anna.identity.author}
     await swarm.clock.advance(60)
     assert await pull()
-
-
-async def test_flo_announces_more_than_the_directory_remembers(monkeypatch) -> None:
-    monkeypatch.setattr("swarm.directory.MAX_KNOWN", 16)
-    swarm, anna, _ = await against("flo")
-    for name in (f"flo {n}" for n in range(40)):
-        anna.directory.accept(signed(anna, name, announcement_of(anna, name, offer())))
-    assert len(anna.directory.known()) == 16
-    await swarm.clock.advance(2 * EPOCH_SECONDS)
-    assert anna.directory.known() == []
-
-
-async def test_mallory_never_answers_and_holds_nobody_else_up() -> None:
-    swarm, anna, mallory = await against("mallory")
-    ben = await swarm.join("ben")
-    never_answers(swarm, mallory)
-    await offer_as(mallory, anna, "mallory", offer())
-    running = [asyncio.ensure_future(node.member.run()) for node in (anna, ben)]
-    ben.publish()
-    await swarm.clock.advance(EPOCH_SECONDS / 3)
-    assert anna.authors() == {ben.identity.author}
-    await swarm.clock.advance(EPOCH_SECONDS)
-    assert anna.count("pulls_failed{reason=deadline}") >= 1
-    for task in running:
-        task.cancel()
-
-
-async def test_flo_holds_many_requests_open_and_is_refused_beyond_her_places() -> None:
-    swarm, anna, flo = await against("flo")
-    cleo = await swarm.stranger("cleo")
-    release = asyncio.Event()
-
-    async def slow(peer: str, request: bytes) -> bytes:
-        await release.wait()
-        return b"done"
-
-    anna.transport.handle("slow", slow, HandlerLimits(10, concurrent=8, concurrent_per_peer=4))
-
-    def ask(who: MemoryTransport, request: bytes = b"") -> asyncio.Task[bytes]:
-        asked = who.request(anna.transport.peer_id, "slow", request, limit=10, deadline=1e3)
-        return asyncio.ensure_future(asked)
-
-    flood, others = [ask(flo) for _ in range(500)], [ask(cleo) for _ in range(3)]
-    await swarm.clock.advance(1)
-    release.set()
-    flooded = await asyncio.gather(*flood, return_exceptions=True)
-    served = await asyncio.gather(*others, return_exceptions=True)
-    assert flooded.count(b"done") == 4
-    assert served.count(b"done") == 2
-    assert sum(isinstance(outcome, Refused) for outcome in flooded) == 496
-    with pytest.raises(Refused):
-        await ask(flo, bytes(11))
