@@ -15,7 +15,6 @@ import pytest
 
 from experiments.virtual_clock import VirtualClock
 from swarm import journal as journal_module
-from swarm.common.counters import Counters
 from swarm.journal import (
     KEPT_DRAWS,
     KEPT_EPOCHS,
@@ -26,9 +25,8 @@ from swarm.journal import (
     backup_path,
     open_or_restore,
 )
-from swarm.pool import Pool
 from swarm.reputation import read_accounts
-from tests.swarm.experience_parts import START, pooled, wait
+from tests.swarm.experience_parts import START, wait
 
 ROOT = Path(__file__).parents[2]
 ENDLESS = "WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r) SELECT x, x FROM r"
@@ -168,21 +166,6 @@ def test_a_damaged_journal_goes_on_from_its_backup_and_says_so(journal, path, cl
     assert journal.restored_at == START + 1
     drawn = [draw_one(journal, epoch) for epoch in (41, 40, 42)]
     assert drawn == [None, None, 0], "the running epoch is left alone"
-
-
-def test_a_restored_journal_offers_nothing_that_may_have_been_used(journal, path, clock) -> None:
-    pool = Pool(journal, 10, 60.0, clock, Counters())
-    pool.add([pooled()])
-    with journal.transaction() as connection:
-        connection.execute("INSERT INTO begun VALUES (0, 7, 0, 'sums', 0, 1, 0)")
-    journal.backup()
-    assert pool.consume(pool.fresh(), 1)
-    journal.close()
-    path.unlink()
-    journal, notes = open_or_restore(path, clock)
-    assert "missing" in notes[0]
-    assert Pool(journal, 10, 60.0, clock, Counters()).fresh() == []
-    assert journal.read("SELECT * FROM begun") == []
 
 
 @pytest.mark.parametrize("backup", [None, b"not a database at all" * 100])

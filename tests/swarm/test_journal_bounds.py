@@ -39,6 +39,7 @@ def test_a_durable_transaction_ends_on_the_disk_and_others_need_not(journal) -> 
 
 def test_a_restored_journal_gives_up_all_that_may_have_been_used_or_shared(journal, path, clock):
     rows = {
+        "pool": "VALUES (x'aa', 7, 3, 0, 1, 0, 'sums', 0, x'', 0, x'', 0)",
         "waiting": "VALUES (1, 7, x'00')",
         "begun": "VALUES (0, 7, 0, 'sums', 0, 1, 0)",
         "written": "VALUES (0, 0, 0, NULL, x'', x'', x'', NULL)",
@@ -49,7 +50,8 @@ def test_a_restored_journal_gives_up_all_that_may_have_been_used_or_shared(journ
     journal.backup()
     journal.close()
     path.unlink()
-    journal, _ = open_or_restore(path, clock)
+    journal, notes = open_or_restore(path, clock)
+    assert "missing" in notes[0]
     for table in rows:
         assert journal.read(f"SELECT count(*) FROM {table}") == [(0,)], table
 

@@ -7,16 +7,17 @@ from typing import Any
 
 from experiments.virtual_clock import VirtualClock
 from protocol.announcement import Offer
-from protocol.identity import Identity, peer_id_of
+from protocol.identity import peer_id_of
 from swarm.census import Census, CensusState
 from swarm.groups import Candidate, GroupKey
 from swarm.member import MemberStatus, PeerInfo
+from tests.swarm.network_parts import identity
 
 SWARM = b"\x05" * 32
 
 
 def key(name: str) -> bytes:
-    return Identity.from_seed(name.encode().ljust(32, b".")).author
+    return identity(name).author
 
 
 def offer(number: int, groups: int = 2) -> Offer:
