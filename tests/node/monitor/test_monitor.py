@@ -3,13 +3,12 @@ import json
 import sys
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from node.config.config import Config
-from node.errors import DiskFullError, NodeError
+from node.errors import NodeError
 from node.monitor.history import read_history
 from node.monitor.live import LivePanel, PlainLines
 from node.monitor.loggers import TensorBoard
@@ -71,14 +70,6 @@ def test_json_lines_are_appended_and_a_half_line_of_a_killed_process_is_dropped(
         with path.open("a") as half:
             half.write('{"round": 8, "poli')
         assert read_history(tmp_path)[0] == RECORD
-
-
-def test_a_full_disk_is_named_by_the_metrics_file(tmp_path):
-    lines = JsonLinesFile(tmp_path / "metrics.jsonl", MOST)
-    lines.file = Path("/dev/full").open("ab", buffering=0)  # noqa: SIM115
-    with pytest.raises(DiskFullError, match="Free some space"):
-        lines.write(RECORD)
-    lines.close()
 
 
 def test_a_sparkline_rises_with_its_values_and_keeps_to_its_width():

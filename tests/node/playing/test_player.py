@@ -9,7 +9,7 @@ from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.environments import games
 from node.evaluation.evaluator import Evaluator
-from node.tasks.scorer import Answered, Move, settled
+from node.tasks.scorer import settled
 from node.trajectories.player import Player, judged
 from node.trajectories.trajectory import OpenTrajectory, TurnLimits
 from protocol.rollout import Completion, Finish, Writer
@@ -154,8 +154,3 @@ def test_a_family_of_one_turn_beside_environments_is_written_as_without_them(jud
     (samples,) = engine.generate(prompts[:1], 3, SAMPLING)
     assert [each.turns[0].sample for each in once] == samples
     assert all(each.reward is None and len(each.turns) == 1 for each in once)
-
-
-def test_an_answered_move_says_whether_it_is_over(judge):
-    (moved,) = judge.play([Move(1, TaskRef("echo", 0, 1), ("stop",), False)])
-    assert moved == Answered("", True, 0.0)

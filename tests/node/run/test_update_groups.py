@@ -10,7 +10,7 @@ from node.monitor.record import Stopwatch
 from node.policy.policy import Policy
 from node.rollout.group_writer import UnfinishedGroups
 from node.run import update_groups as module
-from node.run.update_groups import MODEL_CHARACTERS, Rules, open_intake, public_name, unread
+from node.run.update_groups import MODEL_CHARACTERS, open_intake, public_name, unread
 from node.storage.run_folder import ListedPeers, RunFolder
 from protocol.identity import peer_id_of
 from protocol.rollout import Completion, Finish, Group, Segment, Writer, encode_group
@@ -341,12 +341,3 @@ def test_what_was_written_by_policies_after_the_checkpoint_is_written_anew(monke
 )
 def test_peers_see_the_last_part_of_a_models_name_in_printable_letters(name, shown):
     assert public_name(name) == shown
-
-
-def test_of_an_updates_external_groups_those_of_no_use_are_counted():
-    loop = Loop(local=8, external=4, rules=Rules(fill=False))
-    loop.prove(ANNA, BEN)
-    loop.pool.add([pooled(1), pooled(2), pooled(3, author=BEN)])
-    loop.learn(useful=(0.0, 0.25, 0.0))
-    loop.rounds.step()
-    assert loop.counters.snapshot()["external_useless"] == 2
