@@ -6,7 +6,6 @@ import pytest
 import transformers
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from node.config.config import Config
 from tests.families.__main__ import tried
 from tests.families.table import PAGE, Family, page, recorded
 
@@ -53,8 +52,3 @@ def test_a_family_that_is_a_little_off_does_not_work():
     off = {"greedy": 3, "rows": 2e-3, "many": 1.0, "joins": float("inf"), "turns": 0.1}
     for field, value in {**off, "moved": 0.0}.items():
         assert not Family(replace(measured, **{field: value})).works
-
-
-def test_chat_options_are_set_from_the_command_line():
-    config = Config.with_overrides({"policy.chat_template_kwargs.enable_thinking": False})
-    assert config.policy.chat_template_kwargs == {"enable_thinking": False}
