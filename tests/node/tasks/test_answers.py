@@ -1,4 +1,7 @@
-"""Right answers are scored right in whatever form they are written, and wrong ones wrong."""
+"""Right answers are scored right in whatever form they are written, and wrong ones wrong.
+
+More of both are in tests/protocol/answers.jsonl.
+"""
 
 import ast
 import re
@@ -96,7 +99,7 @@ def test_a_wrong_answer_is_wrong_in_every_form(family):
     ("completion", "right"),
     [
         *(("1,234", "1234"), ("+5", "5"), ("5.0", "5"), ("21 days", "21"), ("$42", "42")),
-        *(("The total is 21 days.", "21"), ("x = 21", "21"), ("12 + 9 = 21 days", "21")),
+        *(("x = 21", "21"), ("12 + 9 = 21 days", "21")),
         *(("The answer is 42 because 40 + 2 = 42.", "42"), ("− 7", "-7")),
         ("I count 4 of them", "4"),
         *(("42 (about six weeks)", "42"), ("42 is the answer", "42"), ("007", "7")),
@@ -106,7 +109,7 @@ def test_a_wrong_answer_is_wrong_in_every_form(family):
             for text in ("10^6", "$10^{6}$", "It is 10⁶ m.", "1 × 10**6", "It is 10^6. So.")
         ),
         *((text, "602000") for text in (r"\boxed{6.02 \times 10^5}", "so 6,020x10^2 = 602000")),
-        *((text, "0.0025") for text in ("2.5 · 10⁻³", r"2.5 \cdot 10^{-3}", "25*10^−4")),
+        *((text, "0.0025") for text in (r"2.5 \cdot 10^{-3}", "25*10^−4")),
         *(
             (text, "1500000")
             for text in ("1.5 million", "It costs $1,500 thousand.", "x = 1.5 million m")
@@ -122,9 +125,9 @@ def test_a_wrong_answer_is_wrong_in_every_form(family):
         *(("['a', 'b']", "a, b"), ("2 4\n1 3", "2 4\n1 3"), ("[2,4]\n[1,3]", "2 4\n1 3")),
         *(("3 * (4 + 1) = 15", "3 * (4 + 1)"), ("\\frac{1}{2}", "1/2"), ("24", "24")),
         ("Here is the grid:\n\n```\n2 4\n1 3\n```\nI hope that this helps you!", "2 4\n1 3"),
-        *(("1'234", "1234"), ("\\boxed{\\frac12}", "1/2"), ("so \\dfrac 3 4", "3/4")),
-        *((text, "1234") for text in ("1\u202f234", "1\u2009234 m", "\\boxed{1\\;234}", "1\\ 234")),
-        *((text, "42") for text in ("42cm", "The speed is 42km/h.", "\\boxed{42kg}", "x = 42m")),
+        ("so \\dfrac 3 4", "3/4"),
+        *((text, "1234") for text in ("1\u2009234 m", "\\boxed{1\\;234}", "1\\ 234")),
+        *((text, "42") for text in ("42cm", "\\boxed{42kg}", "x = 42m")),
         *(
             (text, "42")
             for text in ("6 * 7 = 42in", "It takes 42min in all.", "about 42MB", "42m^2")
@@ -133,32 +136,22 @@ def test_a_wrong_answer_is_wrong_in_every_form(family):
             (text, "2, 3")
             for text in ("\\{2, 3\\}", "\\boxed{\\{2,3\\}}", "\\left\\{2,\\ 3\\right\\}")
         ),
-        *(("\\left(2,3\\right)", "(2, 3)"), ("\\$5.00", "$5.00"), ("(2,\\,3)", "(2, 3)")),
-        *(('{"answer": 42, "confidence": 0.9}', "42"), ('{"final_answer": "42", "n": 2}', "42")),
+        *(("(2,\\,3)", "(2, 3)"), ('{"final_answer": "42", "n": 2}', "42")),
         ('```json\n{"steps": ["6 * 7"], "answer": "42", "unit": "km, or 1"}\n```', "42"),
-        *(('{"answer": ["1", 2, 3], "n": 3}', "1 2 3"), ('{"answer": "B", "why": "A"}', "B")),
-        *(('{"answer": [[2, 4], [1, 3]]}', "2 4\n1 3"), ('{"answer": true, "n": 0}', "yes")),
+        ('{"answer": "B", "why": "A"}', "B"),
         ('{"answer": "\\\\frac{1}{2}", "n": 1}', "1/2"),
-        ('{"answer": "First we add 5 and 7, then we get 42."}', "42"),
-        ('<answer>{"answer": 42, "confidence": 0.9}</answer>', "42"),
         ('You asked for {"answer": "..."}. The answer is 42.', "42"),
         ('{"answer": 41}\n\nI was wrong: the answer is 42.', "42"),
         *(("\\boxed{x^{2}}", "x^{2}"), ("The value is 3/4 of it", "3/4")),
-        *(("\\left(\\frac{3}{4}\\right)", "3/4"), ("$x \\approx \\dfrac{3}{4}$", "3/4")),
+        ("$x \\approx \\dfrac{3}{4}$", "3/4"),
         *(("Step 2: 3/4", "3/4"), ("\\displaystyle\\frac34", "3/4"), ("2. 3/4", "3/4")),
-        *(("minus 2/3", "-2/3"), ("negative $\\frac23$", "-2/3"), ("-$\\frac{2}{3}$", "-2/3")),
-        *(("Divide 4 and 6 by 2 to get 2/3.", "2/3"), ("4/2 = 2, 6/2 = 3, so 2/3", "2/3")),
+        *(("-$\\frac{2}{3}$", "-2/3"), ("4/2 = 2, 6/2 = 3, so 2/3", "2/3")),
         ("f(2) = 2/3", "2/3"),
-        *(("x = 3 and y = 2, so x + y = 5", "5"), ("2x = 10 and x = 5", "5")),
-        *(("If x = 2, then y = 5.", "5"), ("For n = 3, m = 5", "5"), ("<b>5</b>", "5")),
+        *(("For n = 3, m = 5", "5"), ("<b>5</b>", "5")),
         *(("Yes/No: yes", "Yes"), ("No; it is odd", "No"), ("B; the second", "B")),
         *(("Paris (in France)", "Paris"), ("cat, dog (in this order)", "cat, dog")),
-        *(("\\boxed{x = 1 \\text{ or } x = 2}", "1, 2"), ("\\(x=1\\) or \\(x=2\\)", "1, 2")),
-        *(("\\boxed{x=1 \\quad \\text{and} \\quad x=2}", "1, 2"), ("$x=1$ and $x=2$", "1, 2")),
-        *(("\\boxed{x \\approx 3.14}", "3.14"), ("\\boxed{\\approx 3.14}", "3.14")),
-        *(("$x \\approx 3.14$", "3.14"), ("\\pi \\approx 3.14", "3.14")),
-        *(("State the final answer to this problem: 7 + 1 =\n8", "8"), ("(0, ∞)", "(0, ∞)")),
-        *(("The final answer: 7 + 1 =\n\n**8**", "8"), ("The answer is 7 + 1\n= 8", "8")),
+        *(("$x=1$ and $x=2$", "1, 2"), ("$x \\approx 3.14$", "3.14"), ("(0, ∞)", "(0, ∞)")),
+        ("The final answer: 7 + 1 =\n\n**8**", "8"),
         ("The final answer: 7 + 1 =\nLet me see. It is 8.", "8"),
         ("$(-\\infty, 3) \\cup (5, \\infty)$", "(-\\infty, 3) \\cup (5, \\infty)"),
     ],
@@ -174,72 +167,47 @@ def test_an_equal_answer_is_the_right_one(completion, right):
         ("4 and 2", "2"),
         *(("41 or 42", "42"), ("1/1/1", "1"), ("42/43", "42"), ("not 42", "42"), ("4 2", "42")),
         ("42 43", "43"),
-        *(("Monday or Sunday", "Monday"), ("It is not Monday", "Monday")),
+        ("It is not Monday", "Monday"),
         ("true or false", "True"),
         *(("1 2 3 4", "1 2 3"), ("3 2 1", "1 2 3"), ("wife or sister", "wife"), ("0110", "110.5")),
-        *(
-            (text, "42")
-            for text in ("42nd", "42M", "42k", "42x", "42km or 43km", "not 42cm", "42m(")
-        ),
+        *((text, "42") for text in ("42nd", "42k", "42x", "42km or 43km", "not 42cm", "42m(")),
         *(("1\u202f2345", "12345"), ("\\{2, 3\\}", "2, 4")),
-        *(
-            (text, "10")
-            for text in ("10^6", "10⁶", "2^10^1", "1,0×10^1", "10^x", "5 × 10^", "10^2!")
-        ),
-        *(
-            (text, "5")
-            for text in ("2 thousand 5", "2 million and 5", "5 million", "5 hundred thousand")
-        ),
+        *((text, "10") for text in ("10⁶", "2^10^1", "1,0×10^1", "10^x", "5 × 10^", "10^2!")),
+        *((text, "5") for text in ("2 million and 5", "5 million", "5 hundred thousand")),
         *((text, "12") for text in ("twelve hundred", "<answer>twelve or ten</answer>", "twelfth")),
         *(
             (text, "12")
             for text in ("Twelve of them are red. Is it 13?", "The answer is not twelve")
         ),
-        *(("Answer: a hundred forty-two", "42"), ("The answer is one of the two others", "1")),
+        ("The answer is one of the two others", "1"),
         *(
             (text, "3")
             for text in ("The answer is a three-digit number", "three quarters", "a two")
         ),
-        *(("1'000", "0"), ('{"answer": 41, "confidence": 42}', "42")),
         *(('{"answer": ["B", "C"]}', "B"), ('{"answer": null, "guess": 42, "n": 1}', "42")),
-        *(('{"answer": 42} or 41', "42"), ('The "answer": "42" or "41"', "42")),
-        *(("\\sqrt{\\frac12}", "1/2"), ("\\boxed{\\frac{1}{2} + 1}", "1/2"), ("2 1/2", "1/2")),
-        *(("\\boxed{3\\frac12}", "31/2"), ("\\boxed{3\\frac{1}{2}}", "31/2")),
-        *(("\\boxed{\\frac12 x}", "1/2"), ("\\boxed{2^{\\frac12}}", "1/2")),
+        ('The "answer": "42" or "41"', "42"),
+        *(("\\sqrt{\\frac12}", "1/2"), ("\\boxed{\\frac{1}{2} + 1}", "1/2")),
+        *(("\\boxed{3\\frac12}", "31/2"), ("\\boxed{\\frac12 x}", "1/2")),
+        ("\\boxed{2^{\\frac12}}", "1/2"),
         *(("\\boxed{\\frac12\\pi}", "1/2"), ("\\boxed{(\\frac12)^2}", "1/2")),
-        *((text, "2/3") for text in ("minus 2/3", "negative $\\frac23$", "-(2/3)", "1 minus 2/3")),
-        *((text, "2/3") for text in ("-$\\frac{2}{3}$", "\\boxed{-\\left(\\frac{2}{3}\\right)}")),
-        *((text, "2/3") for text in ("1 and 2/3", "5, 2/3", "2/3 and 5", "(0, 2/3)", "2/3 7")),
-        *(
-            (text, "2/3")
-            for text in ("\\boxed{\\frac12, \\frac23}", "\\boxed{\\frac12 \\quad \\frac23}")
-        ),
-        *((text, "2/3") for text in ("sqrt(2/3)", "cos(2/3)", "twice 2/3", "2/3 squared", "2/3/2")),
-        *((text, "2/3") for text in ("x > 2/3", "x≥2/3", "at least 2/3", "±2/3", "3 times 2/3")),
-        *(
-            (text, "2/3")
-            for text in ("\\boxed{x \\neq \\frac23}", "$x \\le \\frac{2}{3}$", "\\pm\\frac23")
-        ),
-        *((text, "2/3") for text in ("x = -2/3, x = 2/3", "x = 1/3 and y = 2/3", "-2/3")),
-        *(("minus -2/3", "-2/3"), ("11161/14400 1/2", "11161/14400")),
-        *((text, "5") for text in ("\\boxed{x = -5 \\text{ and } x = 5}", "So x = 3 and y = 5.")),
+        *((text, "2/3") for text in ("negative $\\frac23$", "-(2/3)", "1 minus 2/3")),
+        *((text, "2/3") for text in ("5, 2/3", "2/3 and 5", "2/3 7", "cos(2/3)")),
+        ("\\boxed{\\frac12 \\quad \\frac23}", "2/3"),
+        *((text, "2/3") for text in ("x≥2/3", "at least 2/3", "3 times 2/3")),
+        *((text, "2/3") for text in ("$x \\le \\frac{2}{3}$", "\\pm\\frac23")),
+        *((text, "2/3") for text in ("x = 1/3 and y = 2/3", "-2/3")),
+        ("minus -2/3", "-2/3"),
         *((text, "5") for text in ("The solutions are $x = 3$ and $x = 5$.", "x = 3; y = 5")),
-        *((text, "5") for text in ("\\boxed{x=5, y=3}", "\\boxed{x = 5, x = 3}", "x>5", "-(5)")),
-        ("\\boxed{x=-\\sqrt{2}, x=\\sqrt{2}}", "\\sqrt{2}"),
+        ("\\boxed{x = 5, x = 3}", "5"),
         *(
             ("[0,1] \\cup [2,3]", "(0,1) \\cup (2,3)"),
             ("[0, ∞]", "(0, ∞)"),
             ("[0, 1] ∪ 2", "(0, 1) ∪ 2"),
         ),
-        *(("B (or C)", "B"), ("B (maybe C)", "C"), ("Paris (or Lyon)", "Paris")),
-        *(("Paris (perhaps Lyon)", "Lyon"), ("cat, dog (or dog, cat)", "cat, dog")),
-        *((f"<answer>{text}</answer>", "Yes") for text in ("Yes/No", "Yes; No", "Yes | No")),
+        ("Paris (perhaps Lyon)", "Lyon"),
+        *((f"<answer>{text}</answer>", "Yes") for text in ("Yes; No", "Yes | No")),
         *(("True/False", "True"), ("No/Yes", "No"), ("A/B", "B"), ("A/B/C/D", "D"), ("A; B", "B")),
-        *(
-            ("1 or 2", "1, 2"),
-            ("\\boxed{1 \\text{ or } 2}", "1, 2"),
-            ("\\boxed{\\not\\approx 3}", "3"),
-        ),
+        *(("1 or 2", "1, 2"), ("\\boxed{\\not\\approx 3}", "3")),
         ("The final answer: 7 + 1 =\n9", "9"),
     ],
 )
