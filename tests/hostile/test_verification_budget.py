@@ -59,23 +59,18 @@ def slow_frame(peer: Peer, text: str = "doze", count: int = GROUPS) -> bytes:
     return peer.frame(*(peer.group(i, [text, "right"]) for i in range(count)))
 
 
-def test_a_proven_author_waits_for_one_request_of_eight_keys_with_slow_texts(gate):
+async def test_a_proven_author_waits_for_one_request_of_eight_keys_with_slow_texts(gate):
     anna, keys = Peer(gate), [Peer(gate) for _ in range(KEYS)]
     gate.accounts.prove([(anna.author, 1.0)] * 4)
     assert gate.accounts.reputation(anna.author) >= PROVEN
-
-    async def run() -> int:
-        admit = gate.admission.admit
-        slow = [asyncio.create_task(admit(slow_frame(key), key.author)) for key in keys]
-        while not gate.judge.asked:
-            await asyncio.sleep(0.01)
-        before = len(gate.judge.asked)
-        frame = anna.frame(*map(anna.group, range(4)))
-        assert len(await admit(frame, anna.author)) == 4
-        await asyncio.gather(*slow)
-        return before
-
-    before = asyncio.run(run())
+    admit = gate.admission.admit
+    slow = [asyncio.create_task(admit(slow_frame(key), key.author)) for key in keys]
+    while not gate.judge.asked:
+        await asyncio.sleep(0.01)
+    before = len(gate.judge.asked)
+    frame = anna.frame(*map(anna.group, range(4)))
+    assert len(await admit(frame, anna.author)) == 4
+    await asyncio.gather(*slow)
     hers = [gate.judge.asked.index(task_seed(anna.author, NOW, i)) for i in range(4)]
     # Reading her frame may take until the end of the request under way; then one more can begin.
     assert hers[0] <= before + 1

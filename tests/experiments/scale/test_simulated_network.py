@@ -1,9 +1,6 @@
 """Network, table, accounts and journals of a simulated swarm keep the contracts of real ones."""
 
-import asyncio
 import random
-from collections.abc import Awaitable, Callable
-from functools import wraps
 
 import pytest
 
@@ -28,14 +25,6 @@ NOW = 1000.0
 LIMITS = HandlerLimits(64, 4, 4)
 
 
-def on_a_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    @wraps(test)
-    def run() -> None:
-        asyncio.run(test())
-
-    return run
-
-
 async def network_of(
     count: int, *, connections: int = 32, loss: float = 0.0
 ) -> tuple[ScaleNetwork, list[ScaleTransport]]:
@@ -51,7 +40,6 @@ async def echo(peer: str, request: bytes) -> bytes:
     return request + peer.encode()
 
 
-@on_a_loop
 async def test_a_request_is_answered_and_stands_in_the_books_of_both() -> None:
     _, (alice, bob) = await network_of(2)
     bob.handle(PULL_STREAM, echo, LIMITS)
@@ -62,7 +50,6 @@ async def test_a_request_is_answered_and_stands_in_the_books_of_both() -> None:
     assert (alice.bytes_out, alice.bytes_in) == (4, 10) == (bob.bytes_in, bob.bytes_out)
 
 
-@on_a_loop
 async def test_what_goes_wrong_is_told_as_by_every_transport() -> None:
     network, (alice, bob, carol) = await network_of(3)
 
@@ -87,7 +74,6 @@ async def test_what_goes_wrong_is_told_as_by_every_transport() -> None:
         await alice.request(bob.peer_id, PULL_STREAM, b"1234", limit=64, deadline=1.0)
 
 
-@on_a_loop
 async def test_a_record_comes_back_and_costs_what_the_table_says() -> None:
     network, peers = await network_of(40)
     assert await peers[0].store("key", b"author", b"x" * 100, NOW + 5)
@@ -103,7 +89,6 @@ async def test_a_record_comes_back_and_costs_what_the_table_says() -> None:
     assert network.busiest_key() == (1, 1)
 
 
-@on_a_loop
 async def test_a_holder_refuses_what_its_rule_does_not_let_pass() -> None:
     _, peers = await network_of(8)
     asked: list[RecordView] = []
@@ -114,7 +99,6 @@ async def test_a_holder_refuses_what_its_rule_does_not_let_pass() -> None:
     assert asked == [RecordView(dht_key_of("key"), b"author", b"value", NOW + 5)]
 
 
-@on_a_loop
 async def test_a_peer_is_connected_with_so_many_others_and_finds_new_ones_when_they_leave() -> None:
     _, peers = await network_of(30, connections=4)
     before = peers[0].peers()
@@ -127,7 +111,6 @@ async def test_a_peer_is_connected_with_so_many_others_and_finds_new_ones_when_t
     assert set(before[2:]) < set(after)
 
 
-@on_a_loop
 async def test_of_many_messages_as_many_are_lost_as_is_said() -> None:
     _, (alice, bob) = await network_of(2, loss=0.25)
     bob.handle(PULL_STREAM, echo, LIMITS)
@@ -140,13 +123,13 @@ async def test_of_many_messages_as_many_are_lost_as_is_said() -> None:
     assert 60 < lost < 140
 
 
-def test_nobody_waits_on_a_clock_that_others_move() -> None:
+async def test_nobody_waits_on_a_clock_that_others_move() -> None:
     clock = SteppedClock(NOW)
     clock.move_to(NOW - 1)
     assert clock.time() == clock.monotonic() == NOW
-    asyncio.run(clock.sleep(0))
+    await clock.sleep(0)
     with pytest.raises(RuntimeError, match="cannot wait"):
-        asyncio.run(clock.sleep(1))
+        await clock.sleep(1)
 
 
 KEY = bytes(20)

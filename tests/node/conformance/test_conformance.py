@@ -34,21 +34,11 @@ from swarm.transport import protobuf
 from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.transport import HandlerLimits
 from tests.swarm.network_parts import CREATOR, Node, manifest
-from tests.swarm.transport.over import APART_LIBP2P, key_of
+from tests.swarm.transport.over import APART_LIBP2P, key_of, started
 
 LISTEN = ("/ip4/127.0.0.1/tcp/0",)
 SLOPPY = HandlerLimits(1 << 32, 64, 64)
 PROFILE = Profile("anna", "Two old laptops.", "tiny", "0.1.0", 1.7e9)
-
-
-@asynccontextmanager
-async def started(transport):
-    """A transport at work, and its address."""
-    await transport.start()
-    try:
-        yield transport.addresses()[0]
-    finally:
-        await transport.close()
 
 
 @asynccontextmanager
@@ -57,33 +47,27 @@ async def sharing(kind, folder, **options):
     counters = Counters()
     transport = kind(key_of(folder, "anna"), listen=LISTEN, counters=counters)
     anna = Node("anna", transport, SystemClock(), counters, manifest(), **options)
-    async with started(transport) as address:
+    async with started(transport):
         anna.publish(3)
         await anna.member.step()
-        yield address
+        yield transport.addresses()[0]
 
 
 @pytest.mark.parametrize("kind", [HivemindTransport, APART_LIBP2P])
 @pytest.mark.processes
-def test_a_member_that_shares_groups_passes_every_case(kind, tmp_path):
-    async def scenario():
-        async with sharing(kind, tmp_path, profile=PROFILE) as address:
-            (tmp_path / "opened").mkdir()
-            return await look_at(address, tmp_path / "opened", "hivemind")
-
-    findings = asyncio.run(scenario())
+async def test_a_member_that_shares_groups_passes_every_case(kind, tmp_path):
+    async with sharing(kind, tmp_path, profile=PROFILE) as address:
+        (tmp_path / "opened").mkdir()
+        findings = await look_at(address, tmp_path / "opened", "hivemind")
     assert [f for f in findings if f.outcome != "ok"] == [] and len(findings) == len(CASES)
 
 
 @pytest.mark.skipif(not find_spec("libp2p"), reason="needs pip install 'swarm-node[libp2p]'")
 @pytest.mark.parametrize("kind", [HivemindTransport, APART_LIBP2P])
 @pytest.mark.processes
-def test_a_member_passes_before_a_client_without_a_daemon(kind, tmp_path):
-    async def scenario():
-        async with sharing(kind, tmp_path) as address:
-            return await looked_at(address, "--transport", "libp2p")
-
-    run = asyncio.run(scenario())
+async def test_a_member_passes_before_a_client_without_a_daemon(kind, tmp_path):
+    async with sharing(kind, tmp_path) as address:
+        run = await looked_at(address, "--transport", "libp2p")
     assert run.returncode == 0, run.stdout + run.stderr
     findings = json.loads(run.stdout)
     assert {finding["outcome"] for finding in findings} == {"ok"} and len(findings) == len(CASES)
@@ -96,11 +80,11 @@ async def looked_at(address, *options):
     return await asyncio.to_thread(subprocess.run, [*command, *options], **how)
 
 
-def test_what_cannot_be_tried_is_one_line():
+async def test_what_cannot_be_tried_is_one_line():
     nobody = f"/ip4/127.0.0.1/tcp/9/p2p/{Identity.generate().peer_id}"
     tried = {("--transport", "pigeons"): (2, "pigeons"), (): (1, "no case was run")}
     for options, (status, told) in tried.items():
-        run = asyncio.run(looked_at(nobody, *options))
+        run = await looked_at(nobody, *options)
         assert (run.returncode, run.stderr.count("\n")) == (status, 1), run.stderr
         assert told in run.stderr
 
@@ -115,7 +99,7 @@ def answering(folder, answers, limits=SLOPPY):
 
 
 @pytest.mark.processes
-def test_a_sloppy_peer_fails_the_cases_that_it_breaks_and_no_others(tmp_path):
+async def test_a_sloppy_peer_fails_the_cases_that_it_breaks_and_no_others(tmp_path):
     signed = sign_manifest(manifest(), CREATOR)
     answers = {
         MANIFEST_STREAM: signed,
@@ -124,13 +108,10 @@ def test_a_sloppy_peer_fails_the_cases_that_it_breaks_and_no_others(tmp_path):
         PROFILE_STREAM: sign_profile(PROFILE, CREATOR, swarm_id(signed)),
         DIAL_BACK_STREAM: encode_dial_back_response(DialledBack("127.0.0.1", (), False)),
     }
-
-    async def scenario():
-        (tmp_path / "opened").mkdir()
-        async with started(answering(tmp_path, answers)) as address:
-            return await look_at(address, tmp_path / "opened", "hivemind")
-
-    found = {finding.says: finding for finding in asyncio.run(scenario())}
+    (tmp_path / "opened").mkdir()
+    async with started(answering(tmp_path, answers)) as sloppy:
+        findings = await look_at(sloppy.addresses()[0], tmp_path / "opened", "hivemind")
+    found = {finding.says: finding for finding in findings}
     broken = {says for says, finding in found.items() if finding.outcome == "fail"}
     assert broken == {
         "stores a whole dictionary with one result",
@@ -159,19 +140,15 @@ def test_a_sloppy_peer_fails_the_cases_that_it_breaks_and_no_others(tmp_path):
 
 @pytest.mark.skipif(not find_spec("libp2p"), reason="needs pip install 'swarm-node[libp2p]'")
 @pytest.mark.processes
-def test_a_peer_that_no_other_can_dial_for_want_of_identify_is_told_so(tmp_path):
+async def test_a_peer_that_no_other_can_dial_for_want_of_identify_is_told_so(tmp_path):
     (over,) = APART_LIBP2P.values
     transport = over(key_of(tmp_path, "mute"), listen=LISTEN, counters=Counters())
     transport.handle(IDENTIFY, AsyncMock(return_value=b""), SLOPPY)
     ben = Node("ben", transport, SystemClock(), Counters(), manifest())
-
-    async def scenario():
-        async with started(transport) as address:
-            await ben.member.step()
-            (tmp_path / "opened").mkdir()
-            return await look_at(address, tmp_path / "opened", "hivemind")
-
-    results = asyncio.run(scenario())
+    async with started(transport):
+        await ben.member.step()
+        (tmp_path / "opened").mkdir()
+        results = await look_at(transport.addresses()[0], tmp_path / "opened", "hivemind")
     failed = {(each.clause, each.says) for each in results if each.outcome == "fail"}
     assert {clause for clause, _ in failed} == {"10.2", "10.3"}, failed
 
@@ -197,13 +174,10 @@ def test_a_multiaddress_is_read_as_its_library_reads_it() -> None:
 
 
 @pytest.mark.processes
-def test_the_command_says_what_it_found_and_fails_where_something_is_broken(tmp_path):
-    async def scenario():
-        answers = {MANIFEST_STREAM: sign_manifest(manifest(), CREATOR)}
-        async with started(answering(tmp_path, answers, HandlerLimits(0, 4, 4))) as address:
-            return await looked_at(address, "--bytes")
-
-    run = asyncio.run(scenario())
+async def test_the_command_says_what_it_found_and_fails_where_something_is_broken(tmp_path):
+    answers = {MANIFEST_STREAM: sign_manifest(manifest(), CREATOR)}
+    async with started(answering(tmp_path, answers, HandlerLimits(0, 4, 4))) as broken:
+        run = await looked_at(broken.addresses()[0], "--bytes")
     assert run.returncode == 1, run.stderr
     findings = json.loads(run.stdout)
     sent = {finding["says"]: finding["sent"] for finding in findings}

@@ -15,7 +15,6 @@ from node.storage.run_folder import RunFolder
 from protocol.codec import MAX_FRAME_BYTES
 from protocol.errors import BadSchema, TooLarge, TooManyItems
 from protocol.frame import check_batch, open_frame, pack, seal
-from protocol.identity import Identity
 from protocol.manifest import open_manifest, swarm_id
 from protocol.messages import MANIFEST_STREAM
 from protocol.rollout import EncodedGroup
@@ -25,21 +24,17 @@ from swarm.lan import Discovery, MulticastUnavailable
 from swarm.sightings import Sighting
 from swarm.transport.transport import HandlerLimits
 from tests.long_answers import batch, long_group
-from tests.swarm.network_parts import EPOCH_SECONDS, ORIGIN, MemorySwarm, manifest
+from tests.swarm.network_parts import EPOCH_SECONDS, ORIGIN, MemorySwarm, identity, manifest
 
-ANNA = Identity.from_seed(b"anna".ljust(32, b"."))
+ANNA = identity("anna")
 HERE, THERE = (create_swarm(ANNA, name=name) for name in ("here", "there"))
 BOUNDED = ("max_frame_bytes", "max_text_bytes", "max_completions")
 SWARM = bytes(32)
 
 
-def peer_id(name):
-    return Identity.from_seed(name.encode().ljust(32, b".")).peer_id
-
-
 def address(name):
     """Where a peer of this name could be."""
-    return f"/ip4/10.0.0.5/tcp/31337/p2p/{peer_id(name)}"
+    return f"/ip4/10.0.0.5/tcp/31337/p2p/{identity(name).peer_id}"
 
 
 async def serve(network, peer_id, signed):
@@ -66,7 +61,7 @@ class Street:
     async def _join(self, silent, wanted):
         names = ["nobody"] * silent + [f"peer {n}" for n in range(len(self._swarms))]
         for name, signed in zip(names[silent:], self._swarms, strict=True):
-            await serve(self._network, peer_id(name), signed)
+            await serve(self._network, identity(name).peer_id, signed)
         node = MemoryTransport(self._network, "node")
         await node.start()
         peers = [address(name) for name in names]
@@ -89,7 +84,7 @@ def test_a_folder_of_one_swarm_that_is_taken_to_a_peer_of_another_says_so(tmp_pa
 @pytest.mark.parametrize("pinned", [True, False])
 def test_a_node_that_is_to_dial_its_own_identity_names_the_copy_and_the_remedy(tmp_path, pinned):
     async def joined(*peers, listening=()):
-        node = MemoryTransport(MemoryNetwork(SystemClock(), 0), peer_id("me"))
+        node = MemoryTransport(MemoryNetwork(SystemClock(), 0), identity("me").peer_id)
         await node.start()
         node.addresses = lambda: listening
         config = Config.with_overrides({"network.peers": peers})
@@ -149,7 +144,7 @@ def test_a_beginning_that_two_swarms_share_is_refused_and_both_are_named(tmp_pat
 
 
 def seen(number, swarm):
-    return Sighting(peer_id(f"peer {number}"), swarm, f"10.0.0.{number}", 31337)
+    return Sighting(identity(f"peer {number}").peer_id, swarm, f"10.0.0.{number}", 31337)
 
 
 class Heard(Discovery):
@@ -174,7 +169,7 @@ def among(use, manifests, lies=""):
     async def run():
         network = MemoryNetwork(SystemClock(), 0)
         for number, signed in enumerate(manifests, 1):
-            await serve(network, peer_id(f"peer {number}"), signed)
+            await serve(network, identity(f"peer {number}").peer_id, signed)
         sightings = [seen(n, lies or swarm_id(s).hex()) for n, s in enumerate(manifests, 1)]
         node = MemoryTransport(network, "node")
         await node.start()
@@ -302,18 +297,15 @@ def test_a_node_is_told_which_keys_make_groups_too_large_for_its_swarm():
 
 
 @pytest.mark.parametrize(("agreed", "whole"), [(created(8_192, 8), True), (manifest(), False)])
-def test_long_answers_reach_another_pool_and_what_they_lose_is_counted(agreed, whole):
-    async def scenario():
-        swarm = MemorySwarm(**{name: getattr(agreed, name) for name in BOUNDED})
-        anna, ben = await swarm.join("anna"), await swarm.join("ben")
-        epoch = int(swarm.clock.time() // EPOCH_SECONDS)
-        anna.outbox.put([replace(long_group(8_192, 8), epoch=epoch)], ORIGIN)
-        for _ in range(4):
-            await swarm.step()
-            await swarm.clock.advance(EPOCH_SECONDS / 4)
-        assert anna.count("groups_without_tokens") == int(not whole)
-        (pooled,) = ben.pool.consume(ben.pool.fresh(), 1)
-        told = [each.segments[0].tokens for each in pooled.group.completions]
-        assert [len(each.ids) if each else 0 for each in told] == [8_192 * whole] * 8
-
-    asyncio.run(scenario())
+async def test_long_answers_reach_another_pool_and_what_they_lose_is_counted(agreed, whole):
+    swarm = MemorySwarm(**{name: getattr(agreed, name) for name in BOUNDED})
+    anna, ben = await swarm.join("anna"), await swarm.join("ben")
+    epoch = int(swarm.clock.time() // EPOCH_SECONDS)
+    anna.outbox.put([replace(long_group(8_192, 8), epoch=epoch)], ORIGIN)
+    for _ in range(4):
+        await swarm.step()
+        await swarm.clock.advance(EPOCH_SECONDS / 4)
+    assert anna.count("groups_without_tokens") == int(not whole)
+    (pooled,) = ben.pool.consume(ben.pool.fresh(), 1)
+    told = [each.segments[0].tokens for each in pooled.group.completions]
+    assert [len(each.ids) if each else 0 for each in told] == [8_192 * whole] * 8

@@ -187,30 +187,27 @@ class Working:
             self.stopped = True
 
 
-def test_a_network_side_that_ends_is_told_and_counted(parts):
+async def test_a_network_side_that_ends_is_told_and_counted(parts):
     made = parts()
-    asyncio.run(made.membership.follow(Working(OSError("the disk is gone"))))
+    await made.membership.follow(Working(OSError("the disk is gone")))
     assert str(made.membership.failure) == "the disk is gone"
     assert made.counters.snapshot() == {"member_stopped": 1}
 
 
-def test_what_keeps_failing_is_told_while_it_does_and_the_work_ends_with_the_watch(parts):
+async def test_what_keeps_failing_is_told_while_it_does_and_the_work_ends_with_the_watch(parts):
     made, member = parts(), Working()
     here = made.membership
-
-    async def watch():
-        watching = asyncio.ensure_future(here.follow(member))
-        for failure in (None, OSError("no route"), None):
-            member.failure, looks = failure, member.looks
+    watching = asyncio.ensure_future(here.follow(member))
+    for failure in (None, OSError("no route"), None):
+        member.failure, looks = failure, member.looks
+        async with asyncio.timeout(120):
             while member.looks < looks + 2:
                 await asyncio.sleep(0.001)
-            assert here.failure is failure and here.status() >= looks
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
-        await asyncio.sleep(0)
-        assert member.stopped
-
-    asyncio.run(asyncio.wait_for(watch(), 120))
+        assert here.failure is failure and here.status() >= looks
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+    await asyncio.sleep(0)
+    assert member.stopped
     assert made.counters.snapshot() == {}
 
 
