@@ -122,8 +122,8 @@ def test_nothing_expires_whatever_finishes_when(draw, staleness, share, size):
         window.take()
 
 
-def filled(staleness, size=2, *, share=0.0):
-    window = StalenessWindow(staleness, oversample=share)
+def filled(staleness, size=2):
+    window = StalenessWindow(staleness)
     window.plan(size)
     for _ in range(window.capacity):
         window.begin()
@@ -144,14 +144,6 @@ def settled(window, *tickets):
     return window
 
 
-def test_no_staleness_begins_one_update_at_a_time_and_waits_for_all_of_it():
-    window = filled(0)
-    assert window.capacity == 0 and not settled(window, 1).complete
-    assert settled(window, 0).complete and window.take() == [0, 1]
-    window.plan(3)
-    assert window.capacity == 3
-
-
 def test_an_update_takes_what_is_complete_and_waits_for_what_would_be_too_old():
     window = settled(filled(1), 1, 2, 3)
     assert window.complete and window.take() == [1, 2]
@@ -160,11 +152,6 @@ def test_an_update_takes_what_is_complete_and_waits_for_what_would_be_too_old():
         window.settle(window.begin())
     assert not window.complete, "group 0 is due"
     assert settled(window, 0).complete and window.take() == [0, 3]
-
-
-def test_over_provision_bounds_the_groups_that_run_at_a_time():
-    window = filled(2, 4, share=0.5)
-    assert window.capacity == 0 and settled(window, 0).capacity == 1
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 3])
