@@ -16,6 +16,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from node.config.learning import PolicySection
 from node.config.schema import Section
 from node.learner.update_stats import UpdateStats
 from node.policy.policy import Policy
@@ -78,6 +79,11 @@ def random_policy(
     torch.manual_seed(seed)
     model = Qwen3ForCausalLM(config).to(dtype)
     return Policy(model, tokenizer, f"random-{seed}")
+
+
+def loaded(model: object, *more: Any, **keys: Any) -> Policy:
+    """The policy of a model by its name or folder; ``more`` as :meth:`Policy.load` takes it."""
+    return Policy.load(PolicySection(**{"model": str(model), "device": "cpu", **keys}), *more)
 
 
 def saved_policy(folder: Path, **settings) -> Path:

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 from rich.console import Console
-from transformers import PreTrainedModel
 
 from experiments.arms import AUTO, mix
 from experiments.recording import Recording
@@ -17,9 +16,9 @@ from experiments.run import Plan
 from experiments.settings import Configuration, Settings
 from experiments.setups import SETUPS, Base, make_bases, setup_name
 from experiments.simulation import run_simulation
-from node.config.learning import PolicySection
 from node.errors import NodeError, UsageError
-from node.policy.policy import Policy
+from tests.node.learner.parts import weights
+from tests.support import loaded
 
 LONG = SETUPS["long"]
 SMALL = Settings(3, 3, "tiny-working", bury=0, answers="long", eval_every=2, eval_tasks=4)
@@ -50,16 +49,11 @@ def test_where_credit_is_partial_some_reward_is_for_the_first_right_steps() -> N
     assert dense.rewards([0])[0] > dense.rounds[0].solved > 0.0
 
 
-def weights(model: PreTrainedModel) -> torch.Tensor:
-    return torch.cat([each.detach().flatten() for each in model.parameters()])
-
-
 def test_bases_branch_off_from_one_origin_as_far_as_they_are_told_to() -> None:
     kinds: Sequence[Base] = ("strong", "weak")
     strong, weak = make_bases(kinds, 0, LONG, "tiny-working", steps=2)
-    shipped = Policy.load(PolicySection(model="tiny-working", device="cpu")).model
-    assert torch.equal(weights(strong.model), weights(shipped))
-    assert not torch.equal(weights(strong.model), weights(weak.model))
+    assert torch.equal(weights(strong), weights(loaded("tiny-working")))
+    assert not torch.equal(weights(strong), weights(weak))
 
 
 @pytest.mark.usefixtures("in_this_process")

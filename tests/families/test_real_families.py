@@ -22,7 +22,7 @@ from swarm.groups import PooledGroup, TaskRef
 from swarm.verification import Verdict
 from tests.families.real import REAL, SWITCH, write_family
 from tests.families.table import learned
-from tests.support import generated
+from tests.support import generated, loaded
 
 QUESTIONS = ["What is 6 * 7?", "Reverse the word “naïve”, then say it."]
 NEW = 12
@@ -35,10 +35,6 @@ CLOSE = {"atol": 1e-3, "rtol": 0}
 def folders(tmp_path_factory) -> dict[str, Path]:
     place = tmp_path_factory.mktemp("families")
     return {name: write_family(name, place / name) for name in REAL}
-
-
-def loaded(folder: Path, **keys: object) -> Policy:
-    return Policy.load(PolicySection(model=str(folder), device="cpu", **keys))
 
 
 def written(policy: Policy, question: str, seed: int = 0) -> tuple[tuple[int, ...], list[Sample]]:

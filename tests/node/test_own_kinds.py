@@ -17,7 +17,7 @@ from node.network import transports
 from node.run.status import RunOptions
 from node.run.untrained import run_untrained
 from node.storage.run_folder import RunFolder
-from tests.node.learner.parts import MIXED
+from tests.node.learner.parts import MIXED, weights
 from tests.node.packages import declare
 from tests.node.programs import ROOT, program
 from tests.support import random_policy
@@ -40,7 +40,7 @@ def test_a_loss_of_ones_own_trains_with_its_own_settings(tmp_path, monkeypatch):
         keys = {"learner.loss": name, "learner.loss_options.beta": beta, "learner.epochs": epochs}
         policy = random_policy()
         Learner(policy, Config.with_overrides(keys).learner).update(MIXED)
-        return torch.cat([weight.detach().flatten() for weight in policy.model.parameters()])
+        return weights(policy)
 
     assert not torch.equal(trained(0.0), trained(10.0))
     assert torch.equal(trained(0.0, epochs=1), trained(10.0, epochs=1))  # as its README says

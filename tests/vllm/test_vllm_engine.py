@@ -14,7 +14,7 @@ import torch
 from transformers import OpenAIGPTConfig, OpenAIGPTLMHeadModel, Qwen3Config, Qwen3ForCausalLM
 
 from node.config.config import Config
-from node.config.learning import LearnerSection, PolicySection
+from node.config.learning import LearnerSection
 from node.engines.engine import RolloutEngine, Sample, Sampling, SamplingRequest
 from node.engines.registry import open_streaming_engine
 from node.errors import NodeError
@@ -23,7 +23,7 @@ from node.policy.policy import Policy
 from protocol.rollout import Finish
 from swarm.common.counters import Counters
 from tests.node.learner.parts import MIXED
-from tests.support import character_tokenizer, generated, lone_logprobs
+from tests.support import character_tokenizer, generated, loaded, lone_logprobs
 
 pytestmark = pytest.mark.vllm
 
@@ -61,7 +61,7 @@ def policy_of(version: int, *, tied: bool, spread: float = 0.3) -> Policy:
 
 def adapted(folder: Path, *, tied: bool) -> Policy:
     policy_of(0, tied=tied, spread=0.1).save(folder)
-    policy = Policy.load(PolicySection(model=str(folder), device="cpu", lora_rank=4))
+    policy = loaded(folder, lora_rank=4)
     policy.stop_ids = ()
     return policy
 

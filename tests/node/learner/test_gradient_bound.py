@@ -7,16 +7,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from node.config.learning import LearnerSection, PolicySection
+from node.config.learning import LearnerSection
 from node.learner.batches import TrainingCompletion, TrainingGroup
 from node.learner.gradient_bound import bound
 from node.learner.group_gradients import GroupGradients
 from node.learner.learner import Learner
 from node.learner.update_stats import UpdateSums
-from node.policy.policy import Policy
 from tests.node.learner import parts
 from tests.node.learner.parts import FAT, HONEST, HOT, MIXED, drawn, gradient_of, spoil, weights
-from tests.support import changed, random_policy
+from tests.support import changed, loaded, random_policy
 
 CONFIG = changed(parts.CONFIG, groups_per_step=0)
 """One step: what is bounded is a group's part of its gradient."""
@@ -120,7 +119,7 @@ def test_groups_read_together_and_one_by_one_make_the_same_update(intruder, monk
 
 @pytest.mark.parametrize("name", ["tiny", "tiny-wide"])
 def test_an_update_hears_every_weight_of_the_shipped_models(name):
-    policy = Policy.load(PolicySection(model=name, device="cpu"))
+    policy = loaded(name)
     learner, ids = Learner(policy, CONFIG), tuple(range(3, 7))
     done = tuple(TrainingCompletion((n, *ids), (True,) * 5) for n in (1, 2))
     groups = [TrainingGroup(ids, done, (0.0, 1.0), own) for own in (True, False)]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 from transformers import AutoModelForCausalLM, BloomConfig, LlamaConfig, MistralConfig, Qwen2Config
 
-from node.config.learning import LearnerSection, PolicySection
+from node.config.learning import LearnerSection
 from node.errors import NodeError
 from node.learner.batches import Row, TrainingCompletion, TrainingGroup, held_tokens, micro_batches
 from node.learner.learner import Learner
@@ -32,7 +32,7 @@ from tests.node.learner.parts import (
     update,
     weights,
 )
-from tests.support import changed, figures, lone_logprobs, random_policy
+from tests.support import changed, figures, loaded, lone_logprobs, random_policy
 
 ALWAYS = RowCost(matrices=1, pair=0, mask_weight=1e-3)
 SHAPE = {
@@ -88,7 +88,7 @@ UPDATES = {
 
 @pytest.fixture(scope="module", params=["tiny", "tiny-wide"])
 def policy(request):
-    return Policy.load(PolicySection(model=request.param, device="cpu"))
+    return loaded(request.param)
 
 
 @settings(max_examples=30, deadline=None)

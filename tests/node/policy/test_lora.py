@@ -18,11 +18,10 @@ from node.engines.transformers.static_step import StaticStep
 from node.engines.weight_snapshot import Snapshot, load_into
 from node.errors import ConfigError, NodeError
 from node.learner.learner import Learner
-from node.policy.policy import Policy
 from node.run.resume import ENTRIES, RunState
 from node.storage.checkpoints import Checkpoints
 from tests.node.learner.parts import MIXED
-from tests.support import changed, random_policy, saved_policy
+from tests.support import changed, loaded, random_policy, saved_policy
 
 pytestmark = pytest.mark.skipif(find_spec("peft") is None, reason="needs swarm-node[lora]")
 
@@ -33,10 +32,6 @@ CONFIG = LearnerSection(lr=3e-2)
 @pytest.fixture
 def base(tmp_path):
     return saved_policy(tmp_path / "base", spread=0.1)
-
-
-def loaded(model, *adapter, **keys):
-    return Policy.load(PolicySection(**{"model": str(model), "device": "cpu", **keys}), *adapter)
 
 
 def adapted(base, **settings):

@@ -10,12 +10,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from node.config.learning import PolicySection
 from node.policy.model_files import PolicyError
 from node.policy.model_source import check_model, config_folder
-from node.policy.policy import Policy
 from tests.parsing import parse
-from tests.support import saved_policy
+from tests.support import loaded, saved_policy
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = Path(sys.executable).with_name("swarm-node")
@@ -31,10 +29,6 @@ MAP = {
     "config.json": {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"},
     "tokenizer_config.json": {"AutoTokenizer": ["own.Tokenizer", "own.Tokenizer"]},
 }
-
-
-def load(folder):
-    return Policy.load(PolicySection(model=str(folder), device="cpu"))
 
 
 @pytest.fixture
@@ -84,7 +78,7 @@ def test_a_command_refuses_a_model_that_is_code_by_name_and_runs_none_of_it(line
 
 def test_a_known_type_is_loaded_by_the_librarys_class_and_another_is_refused(model):
     known = json.loads((model / "config.json").read_text())["model_type"] == "llama"
-    for look in (check_model, config_folder, load):
+    for look in (check_model, config_folder, loaded):
         if known:
             found = look(str(model))
         else:
@@ -107,7 +101,7 @@ def test_a_link_to_another_file_of_this_machine_is_refused(folder, name, tmp_pat
     (folder / name).unlink(missing_ok=True)
     (folder / name).symlink_to(secret.parent if name == "more" else secret)
     with pytest.raises(PolicyError, match=rf"{name} is a link out of its folder.*Replace it"):
-        load(folder)
+        loaded(folder)
 
 
 def test_links_to_weights_elsewhere_and_within_the_folder_are_followed(folder, tmp_path):
@@ -116,7 +110,7 @@ def test_links_to_weights_elsewhere_and_within_the_folder_are_followed(folder, t
     (folder / "settings.json").symlink_to("config.json")
     link = tmp_path / "link"
     link.symlink_to(folder)
-    assert load(link).name == str(link)
+    assert loaded(link).name == str(link)
 
 
 def test_a_configuration_that_names_another_one_is_refused(folder):
@@ -133,7 +127,7 @@ def test_an_adapter_in_the_folder_leads_to_no_other_model(model):
         json.dumps({"base_model_name_or_path": str(other), "peft_type": "LORA"})
     )
     with pytest.raises(PolicyError, match=r"adapter_config\.json.*Name the whole model"):
-        load(model)
+        loaded(model)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +142,7 @@ def test_an_adapter_in_the_folder_leads_to_no_other_model(model):
 )
 def test_a_kernel_of_the_hub_that_a_model_names_is_not_fetched(folder, keys):
     set_keys(folder / "config.json", **keys)
-    for look in (check_model, config_folder, load):
+    for look in (check_model, config_folder, loaded):
         with pytest.raises(PolicyError, match=r"its own code, which is never run: .*owner/kernel"):
             look(str(folder))
 
@@ -165,14 +159,14 @@ def test_a_kernel_of_the_hub_that_a_model_names_is_not_fetched(folder, keys):
 def test_a_chat_template_that_fails_is_one_line_with_the_remedy(folder, template):
     set_keys(folder / "tokenizer_config.json", chat_template=template)
     with pytest.raises(PolicyError, match=r"chat template of .* fails: .+\. Choose ") as told:
-        load(folder)
+        loaded(folder)
     assert "\n" not in str(told.value)
 
 
 def test_a_chat_template_that_omits_the_question_is_refused(folder):
     set_keys(folder / "tokenizer_config.json", chat_template="{{ messages[0]['role'] }}: hello")
     with pytest.raises(PolicyError, match=r"chat template of .* omits the user's message.*Choose"):
-        load(folder)
+        loaded(folder)
 
 
 class Writes:
@@ -185,10 +179,10 @@ def test_pickled_weights_hold_numbers_or_are_refused(folder, tmp_path, monkeypat
     weights = AutoModelForCausalLM.from_pretrained(folder).state_dict()
     (folder / "model.safetensors").unlink()
     torch.save(weights, folder / "pytorch_model.bin")
-    load(folder)
+    loaded(folder)
     torch.save({**weights, "more": Writes()}, folder / "pytorch_model.bin")
     with pytest.raises(PolicyError, match=r"more than tensors.*safetensors"):
-        load(folder)
+        loaded(folder)
     assert not Path("ran").exists()
 
 

@@ -10,14 +10,12 @@ import pytest
 from huggingface_hub import ModelInfo, constants
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
-from node.config.learning import PolicySection
 from node.errors import ConfigError
 from node.policy import model_source
 from node.policy.model_files import PolicyError
 from node.policy.model_source import check_model, wanted
-from node.policy.policy import Policy
 from tests.node.programs import python
-from tests.support import CHAT, character_tokenizer, random_policy, saved_policy
+from tests.support import CHAT, character_tokenizer, loaded, random_policy, saved_policy
 
 HUB = "somebody/some-model"
 MISSING = RepositoryNotFoundError.__new__(RepositoryNotFoundError)
@@ -250,15 +248,11 @@ WRONG_VALUES = (
 )
 
 
-def load(folder, **how):
-    return Policy.load(PolicySection(model=str(folder), device="cpu"), **how)
-
-
 @pytest.mark.parametrize("case", BAD)
 def test_a_model_that_cannot_be_trained_is_one_line_with_the_remedy(case, folder):
     spoil, said = BAD[case]
     spoil(folder)
-    for look in (check_model, load):
+    for look in (check_model, loaded):
         with pytest.raises(PolicyError, match=rf"policy\.model: '{folder}' \(.*{said}") as told:
             look(str(folder))
         assert "\n" not in str(told.value)
@@ -268,7 +262,7 @@ def test_a_model_that_cannot_be_trained_is_one_line_with_the_remedy(case, folder
 def test_a_wrong_value_in_a_models_file_is_one_line_with_the_remedy(name, keys, folder):
     write(folder, name, **keys)
     with pytest.raises(PolicyError, match=rf"policy\.model: '{folder}' \(.+\)\. \w.+") as told:
-        load(folder)
+        loaded(folder)
     assert "\n" not in str(told.value)
 
 
@@ -279,7 +273,7 @@ LACKING = {"num_hidden_layers": 3, "layer_types": None}, {"tie_word_embeddings":
 def test_a_model_whose_files_lack_weights_is_refused(keys, folder):
     write(folder, **keys)
     with pytest.raises(PolicyError, match=r"lack \d+ weights?, such as \w+\.\S+.*Name a complete"):
-        load(folder)
+        loaded(folder)
 
 
 def test_whole_shards_and_a_model_with_a_few_ids_to_spare_are_taken_and_no_file_of_gguf(folder):
@@ -304,10 +298,10 @@ def test_what_the_cache_has_half_of_is_refused_if_the_rest_cannot_be_fetched(fol
 
 def test_a_model_without_a_chat_template_is_loaded_and_that_is_told(folder):
     told: list[str] = []
-    tokenizer = load(folder, tell=told.append).tokenizer
+    tokenizer = loaded(folder, None, told.append).tokenizer
     tokenizer.chat_template = CHAT
     tokenizer.save_pretrained(folder)
-    load(folder, tell=told.append)
+    loaded(folder, None, told.append)
     assert told == [f"{folder} has no chat template: prompts are plain text"]
 
 
@@ -316,7 +310,7 @@ def test_a_model_without_an_end_of_sequence_token_is_refused(folder):
     write(folder, eos_token_id=None)
     (folder / "generation_config.json").unlink()
     with pytest.raises(PolicyError, match=r"has no end-of-sequence token.*Set eos_token in"):
-        load(folder)
+        loaded(folder)
 
 
 def test_looking_at_a_model_imports_neither_torch_nor_transformers(folder):

@@ -8,12 +8,11 @@ import torch
 from experiments.recipe.corpus import training_questions
 from experiments.recipe.make import CONTEXT, RECIPES, measure
 from experiments.recipe.tokenizer import make_tokenizer
-from node.config.learning import PolicySection
 from node.policy.model_source import SHIPPED
-from node.policy.policy import Policy
 from node.tasks.task import split_of
 from node.tasks.task_set import Allowed, load_task_set, open_envs
 from swarm.groups import Split
+from tests.support import loaded
 
 MODELS = Path(str(resources.files("node") / "models"))
 SEEDS = 300
@@ -41,10 +40,6 @@ def built(sources, *splits):
 @pytest.fixture(scope="module")
 def tasks(sources):
     return built(sources, *Split)
-
-
-def loaded(name):
-    return Policy.load(PolicySection(model=name, device="cpu"))
 
 
 @pytest.fixture(scope="module", params=SHIPPED)
