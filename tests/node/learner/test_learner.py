@@ -197,6 +197,18 @@ def test_the_engines_logprobs_are_the_learners_at_equal_weights(correction, temp
     assert not stats.skipped and policy.version == 1
 
 
+def test_an_update_raises_the_odds_of_what_was_rewarded():
+    policy, one = random_policy(), group(1, (0.0, 1.0))
+
+    def odds():
+        return [lone_logprobs(policy, one.prompt_ids, c.ids).sum().item() for c in one.completions]
+
+    before = odds()
+    Learner(policy, CONFIG).update([one])
+    after = odds()
+    assert after[0] < before[0] and after[1] > before[1]
+
+
 def test_a_step_that_is_not_finite_is_refused_loudly_and_leaves_the_weights(caplog):
     policy = parts.spoil(random_policy())
     learner = Learner(policy, CONFIG)
