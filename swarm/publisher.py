@@ -76,19 +76,22 @@ class Outbox:
 
     def __init__(self, journal: Journal, counters: Counters) -> None:
         self.filled = Wakeup()
+        self.policy_step = 0  # of the latest :meth:`put`
         self._journal = journal
         self._counters = counters
 
     def put(self, groups: Iterable[Group], origin: Origin) -> None:
-        """Add local groups, to be signed by the network's thread.
+        """Add local groups, if any, to be signed by the network's thread.
 
         A group that no reader could open is kept as text alone, or dropped; either is counted.
         """
+        self.policy_step = origin.policy_step
         packed = [(group.epoch, self._packed(group, origin)) for group in groups]
         rows = [(epoch, plain) for epoch, plain in packed if plain is not None]
-        with self._journal.transaction() as connection:
-            connection.executemany("INSERT INTO waiting (epoch, plain) VALUES (?, ?)", rows)
-        self.filled.set()
+        if rows:
+            with self._journal.transaction() as connection:
+                connection.executemany("INSERT INTO waiting (epoch, plain) VALUES (?, ?)", rows)
+            self.filled.set()
 
     def _packed(self, group: Group, origin: Origin) -> bytes | None:
         try:
@@ -175,7 +178,6 @@ class Publisher:
         self._frames_left = 0
         self._announcements_left = 0
         self._announced = False
-        self._policy_step = 0
 
     async def publish(self) -> bool:
         """Sign what waits; announce news, and once per slot. Return whether it had news."""
@@ -196,9 +198,9 @@ class Publisher:
         if news or not self._announced:
             self._announcements_left -= 1
             self._announced = False
-            self._announced = await self._directory.announce(
-                self._outbox.offers(MAX_OFFERS), self._policy_step, self._journal.next_sequence()
-            )
+            offers, step = self._outbox.offers(MAX_OFFERS), self._outbox.policy_step
+            sequence = self._journal.next_sequence()
+            self._announced = await self._directory.announce(offers, step, sequence)
         return news
 
     def _seal_waiting(self) -> int:
@@ -213,8 +215,6 @@ class Publisher:
         room = before * PLAIN_RATIO * self._directory.manifest.max_frame_bytes
         within = self._within_manifest(self._outbox.take(room))
         runs = [list(run) for _, run in groupby(within, lambda w: replace(w.origin, policy_step=0))]
-        if runs:
-            self._policy_step = max(w.origin.policy_step for w in runs[-1])
         for run in reversed(runs):
             if not self._frames_left:
                 break

@@ -89,8 +89,7 @@ class Membership(Opened):
 
     def publish(self, groups: Sequence[Group], origin: Origin) -> None:
         """Hand over local groups; the network thread seals and announces them."""
-        if groups:
-            self.experience.outbox.put(groups, origin)
+        self.experience.outbox.put(groups, origin)
 
     def status(self) -> MemberStatus:
         """Return the member's status, which is refreshed every second."""

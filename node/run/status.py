@@ -158,7 +158,7 @@ def _peer(
         "admitted": account.admitted,
         "heard": peer.heard,
         "admitted_at": account.admitted_at or None,
-        # Also true of a node in its first round, which has shared nothing yet.
+        # Also true of a new node, which has neither shared a group nor made a step.
         "bootstrap": peer.policy_step == 0 and not peer.groups and not account.admitted,
         "refused": dict(account.refused),
         "strikes": penalties_now(account, time.time()),

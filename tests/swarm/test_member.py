@@ -1,6 +1,7 @@
 """Members of a swarm exchange experience, alone, together, parted and under bad conditions."""
 
 import asyncio
+from dataclasses import replace
 from unittest.mock import AsyncMock
 
 import pytest
@@ -14,6 +15,7 @@ from swarm.member import FAILURES_REPORTED
 from tests.swarm.network_parts import (
     CREATOR,
     EPOCH_SECONDS,
+    ORIGIN,
     MemorySwarm,
     answers,
     manifest,
@@ -207,6 +209,14 @@ async def test_a_member_that_keeps_failing_says_so_in_the_same_words_and_recover
 
 def broken(given: object) -> list:
     raise JournalError("journal.db", "disk full", "make room")
+
+
+async def test_a_node_whose_groups_are_not_worth_sharing_announces_its_step(swarm, anna, ben):
+    ben.outbox.put([], replace(ORIGIN, policy_step=9))
+    await ben.member.step()
+    await anna.member.step()
+    (peer,) = anna.member.status().peers
+    assert (peer.policy_step, peer.groups) == (9, 0)
 
 
 async def test_status_names_peers_with_what_they_last_announced_and_when_they_were_heard(

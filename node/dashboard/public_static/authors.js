@@ -10,7 +10,7 @@ import { reason } from './words.js';
 const DAY = 86400;
 const AT_ONCE = 100;
 const lower = (text) => (text ?? '').toLowerCase();
-const kind = ({ bootstrap, link }) => [bootstrap && 'bootstrap node', link].filter(Boolean).map(plain).join(', ') || 'not connected';
+const kind = ({ bootstrap, link }) => [bootstrap && 'new or bootstrap node', link].filter(Boolean).map(plain).join(', ') || 'not connected';
 const Seen = ({ at }) => html`<time title=${moment(at)}>${ago(at)}</time>`;
 
 const figure = (key, name, word, of, show = (row) => number(of(row))) => ({ key, name, word, kind: 'figure', value: of, show });

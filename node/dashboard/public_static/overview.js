@@ -19,7 +19,7 @@ function Figures({ swarm, history }) {
   const { now, total: all, models } = swarm;
   const figures = [
     ['nodes', 'nodes now', number(now.nodes), now.estimated === null ? null : `about ${number(now.estimated)} in total`],
-    ['bootstrap', 'bootstrap nodes', number(now.bootstrap)],
+    ['bootstrap', 'new or bootstrap nodes', number(now.bootstrap)],
     ['link', 'direct, relayed', `${number(now.direct)}, ${number(now.relayed)}`],
     ['models', 'models', number(models.filter(({ model }) => model !== null).length)],
     ['offered', 'offered groups', number(now.groups_offered)],

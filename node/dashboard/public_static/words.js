@@ -5,7 +5,7 @@ import { WORDS } from './shared/parts.js';
 
 Object.assign(WORDS, {
   nodes: 'Authors that announced themselves within the last two time slots, except the observer of this page. If the observer sees only a part of the swarm, the total is estimated.',
-  bootstrap: 'Nodes that never shared a group. They only help other nodes to connect.',
+  bootstrap: 'Nodes without a group or a training step: new ones, and those that only help others to connect.',
   link: 'Whether the observer reaches a node directly or through a relay.',
   models: 'Models that the nodes train, as their owners claim.',
   versions: 'Versions of swarm-node, as the owners claim.',

@@ -51,7 +51,7 @@ const place = (at, count) => {
 
 const said = (peer) =>
   `${plain(peer.peer_id)}: ${number(peer.admitted)} groups admitted, ` +
-  `${peer.connected ? plain(peer.link ?? 'connected') : 'not connected'}${peer.bootstrap ? ', bootstrap node' : ''}`;
+  `${peer.connected ? plain(peer.link ?? 'connected') : 'not connected'}${peer.bootstrap ? ', new or bootstrap node' : ''}`;
 
 function Spoke({ peer, at, count, most }) {
   const [x, y] = place(at, count);
@@ -74,7 +74,7 @@ function Takes({ peers, self, more }) {
       ${shown.map((peer, at) => html`<${Spoke} key=${peer.peer_id} ...${{ peer, at, most, count: shown.length }} />`)}
       <circle class="self" cx=${CENTRE_X} cy=${CENTRE_Y} r="13" />
       <text class="own" x=${CENTRE_X} y=${CENTRE_Y + 28}>${shortId(self.peer_id)}</text></svg>
-    <p class="hint">${words}${peers.length > MOST ? ` The map shows the ${MOST} peers with the most admitted groups.` : ''} A square is a bootstrap node.</p></figure>`;
+    <p class="hint">${words}${peers.length > MOST ? ` The map shows the ${MOST} peers with the most admitted groups.` : ''} A square is a new or bootstrap node.</p></figure>`;
 }
 
 const Self = ({ self }) =>

@@ -1,6 +1,7 @@
 import asyncio
 import logging
 import threading
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from unittest.mock import AsyncMock, Mock
@@ -155,13 +156,13 @@ def test_a_journal_of_another_identity_or_swarm_is_refused(parts, other):
     assert late.network.members == {}
 
 
-def test_groups_are_handed_over_and_none_where_there_are_none(parts, monkeypatch):
-    made, put = parts(), Mock()
-    monkeypatch.setattr(made.experience.outbox, "put", put)
-    made.membership.publish([], ORIGIN)
-    groups = [group(1), group(2)]
-    made.membership.publish(groups, ORIGIN)
-    put.assert_called_once_with(groups, ORIGIN)
+def test_groups_are_handed_over_and_the_policys_step_where_there_are_none(parts):
+    made = parts()
+    outbox = made.experience.outbox
+    made.membership.publish([group(1), group(2)], ORIGIN)
+    made.membership.publish([], replace(ORIGIN, policy_step=9))
+    assert [each.group for each in outbox.take(1 << 20)] == [group(1), group(2)]
+    assert outbox.policy_step == 9
 
 
 class Working:
