@@ -15,6 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 from large_models import resident, tokenizer_of
@@ -54,9 +55,8 @@ def run_one(overrides: dict[str, Any]) -> dict[str, int]:
 
     from node.config.config import Config
     from node.engines.engine import Sampling
-    from node.engines.registry import open_engine
-    from node.learner.learner import Learner
     from node.policy.policy import Policy
+    from node.run.update_groups import TrainedPolicy
     from swarm.common.counters import Counters
 
     torch.set_num_threads(1)
@@ -64,19 +64,17 @@ def run_one(overrides: dict[str, Any]) -> dict[str, int]:
     before = resident("VmRSS")
     policy = Policy.load(config.policy)
     policy.stop_ids = (-1,)
-    engine = open_engine(config, policy, Counters())
-    learner = Learner(policy, config.learner, temperature=config.engine.temperature)
-    random = Random(0)
+    trained, random = TrainedPolicy(config, policy, Counters()), Random(0)
+    source: Any = SimpleNamespace(beside=lambda update: update(), newest=list)
     size, new = config.engine.group_size, config.engine.max_new_tokens
     own = [True] * config.mixture.local + [False] * config.mixture.external
     for _ in range(2):
         prompts = [[random.randrange(96) for _ in range(PROMPT)] for _ in own]
-        samples = engine.generate(prompts, size, Sampling(max_new_tokens=new))
-        learner.update(training_groups(prompts, samples, own))
-        engine.update(policy)
+        samples = trained.engine.generate(prompts, size, Sampling(max_new_tokens=new))
+        trained.learn(training_groups(prompts, samples, own), source)
     with tempfile.TemporaryDirectory() as name:
         (policy.save_adapter if policy.adapter else policy.save)(Path(name))
-        torch.save(learner.state_dict(), Path(name) / "learner.pt")
+        torch.save(trained.learner.state_dict(), Path(name) / "learner.pt")
     return {"before": before, "peak": resident("VmHWM")}
 
 
@@ -101,12 +99,17 @@ def model(folder: Path, size: str) -> Path:
 
 def rows(options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     """One row for each configuration, with what was estimated and measured in MiB."""
+    from node.plan.machine import emulated
+
     found = []
     for size in list(SIZES)[: 1 if options.small else None]:
         path = model(folder, size)
         for kind, chosen in KINDS.items():
             name = f"{size} {kind}"
             if options.only and options.only not in name:
+                continue
+            if reason := emulated(chosen.get("policy.dtype", "float32")):
+                print(f"{name}: not run: {reason}", file=sys.stderr)
                 continue
             overrides = {**LENGTHS, **chosen, "policy.model": str(path)}
             told = [sys.executable, __file__, "--one", json.dumps(overrides)]

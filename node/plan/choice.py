@@ -23,6 +23,7 @@ LEARNING_RATES = ((10_000_000, 3e-4), (100_000_000, 3e-5), (200_000_000, 2e-5), 
 LARGE_RATE = 1e-6
 """Learning rates below so many parameters, and from the last on; LoRA takes ten times as much."""
 RANK = 16
+FEW = {"engine.group_size": 4, "mixture.local": 1, "mixture.external": 3}  # and small groups
 ROW = 1024  # minimum tokens of a micro-batch in the ladder
 WIDEST = 1 << 14  # maximum tokens of a micro-batch on a GPU, where launches cost little by then
 
@@ -65,8 +66,7 @@ def methods(machine: Machine) -> Iterator[Method]:
         yield Method("adapters (LoRA)", lora)
         yield Method("LoRA, gradient checkpointing", {**lora, **checkpointing})
         yield Method("LoRA, small micro-batches", {**lora, **small})
-        few = {"engine.group_size": 4, "mixture.local": 1, "mixture.external": 3}
-        yield Method("LoRA, small groups", {**lora, **small, **few})
+        yield Method("LoRA, small groups", {**lora, **small, **FEW})
 
 
 def dtypes(machine: Machine, shape: ModelShape) -> tuple[str, ...]:

@@ -273,17 +273,15 @@ def stepping(shape: ModelShape, config: Config) -> float:
 def activations(shape: ModelShape, config: Config, work: Workload, device: str) -> float:
     """Return bytes that a forward pass keeps per batch for the backward pass.
 
-    A layer keeps the inputs of its products and norms: inputs (in float32, too, with half-precision
-    weights) and outputs of two norms, the heads' queries, keys, values and outputs, and four MLP
-    tensors. A GPU's fused norms (:mod:`node.policy.fast_layers`) keep their inputs alone. With
-    LoRA, half-precision linear layers also keep float32 inputs.
+    A layer keeps inputs (also in float32 if half precision) and outputs of its norms, two sums, the
+    heads' queries, keys, values and outputs, and four MLP tensors. A GPU's fused norms keep their
+    inputs alone. With LoRA, half-precision linear layers also keep float32 inputs.
     """
     one = width(config)
     heads = (shape.heads + shape.kv_heads) * shape.head_size
-    norms = 6 * shape.hidden * one + (4 * shape.hidden * FLOAT if one < FLOAT else 0)
-    if device == "cuda" and shape.fused:
-        norms = 4 * shape.hidden * one
-    layer = norms + 3 * heads * one + 4 * shape.intermediate * one
+    fused = device == "cuda" and shape.fused
+    norms = shape.normed * (one if fused else 2 * one + (FLOAT if one < FLOAT else 0))
+    layer = norms + (2 * shape.hidden + 3 * heads + 4 * shape.intermediate) * one
     if config.policy.lora_rank:
         inputs = 3 * shape.hidden + shape.heads * shape.head_size + shape.intermediate
         layer += FLOAT * inputs if one < FLOAT else 0

@@ -16,7 +16,7 @@ from node.config.config import Config, build
 from node.errors import ConfigError
 from node.plan.machine import main_memory
 from node.policy.device import gpu_memory
-from node.policy.model_files import PolicyError
+from node.policy.model_files import PolicyError, in_a_line
 from node.policy.model_source import config_folder, no_model
 
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
@@ -36,6 +36,7 @@ class ModelShape:
     fused: int  # weights that the engine's decoding step duplicates
     layers: int
     hidden: int
+    normed: int  # elements that a layer's norms read per token
     intermediate: int
     heads: int
     kv_heads: int
@@ -54,6 +55,7 @@ class ModelShape:
             adapter_width=round(self.adapter_width * width),
             fused=round(self.fused * factor),
             hidden=round(self.hidden * width),
+            normed=round(self.normed * width),
             intermediate=round(self.intermediate * width),
             head_size=round(self.head_size * width),
         )
@@ -73,8 +75,7 @@ def shape_of(folder: Path, model: str) -> ModelShape:
     except PolicyError:
         raise
     except Exception as error:  # wrong numbers in that file, or a family without attention
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise no_model(model, f"config.json: {lines[0].rstrip('.')}") from error
+        raise no_model(model, f"config.json: {in_a_line(error)}") from error
 
 
 def _counted(built: Any, model: str) -> ModelShape:
@@ -92,6 +93,9 @@ def _counted(built: Any, model: str) -> ModelShape:
     head = built.get_output_embeddings()
     linear = [m for m in built.modules() if isinstance(m, nn.Linear) and m is not head]
     layers = int(text.num_hidden_layers)
+    norms = (getattr(m, "weight", None) for m in built.modules() if "Norm" in type(m).__name__)
+    # Norms of queries and of keys, as wide as a head, read all heads.
+    widths = [weight.numel() for weight in norms if weight is not None]
     fused = layers * hidden * (heads + 2 * kv_heads) * size
     idle, width = 0, getattr(text, "intermediate_size", 0)
     experts, chosen = _first(text, EXPERTS), _first(text, CHOSEN)
@@ -109,6 +113,7 @@ def _counted(built: Any, model: str) -> ModelShape:
         fused=fused if text.model_type in FUSED else 0,
         layers=layers,
         hidden=hidden,
+        normed=sum(n * (heads + kv_heads) // 2 if n == size else n for n in widths) // layers,
         intermediate=int(width or 4 * hidden),
         heads=heads,
         kv_heads=kv_heads,

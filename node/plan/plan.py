@@ -11,6 +11,7 @@ from node.config.config import Config
 from node.config.schema import toml_value
 from node.errors import ConfigError
 from node.plan.choice import (
+    FEW,
     Choice,
     Overrides,
     choose,
@@ -193,12 +194,7 @@ def _speed(plan: Plan) -> Iterator[str]:
     )
 
 
-FEWER = {
-    "engine.group_size": 4,
-    "mixture.local": 1,
-    "mixture.external": 3,
-    "mixture.target_groups": 4,
-}
+FEWER = {**FEW, "mixture.target_groups": 4}
 
 
 def instead(plan: Plan) -> Iterator[str]:

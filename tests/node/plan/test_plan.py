@@ -23,7 +23,7 @@ from node.plan import machine, model_shape
 from node.plan import model_shape as module
 from node.plan.choice import LEARNING_RATES, choose, fits, learning_rate, methods, need_of
 from node.plan.machine import GIB, bfloat16_instructions, by_data_sheet, card, this_machine
-from node.plan.memory import Workload, cached_token, estimate, laid_out, width
+from node.plan.memory import Workload, activations, cached_token, estimate, laid_out, width
 from node.plan.model_shape import by_sizes, check_memory, help_for, in_files, least_memory, shape_of
 from node.plan.plan import instead, lines, plan
 from node.plan.speed import estimated, probe, random_policy
@@ -34,6 +34,9 @@ from tests.node.plan.hardware_table import PAGE, drawn, shape
 from tests.node.plan.shapes import LLAMA_3B, QWEN3_MOE, QWEN_HALF, REAL, laptop, with_gpu, written
 from tests.node.programs import python
 
+FAMILIES = ("llama", "qwen3", "gemma2", "gemma3_text", "olmo2", "phi3", "glm4", "hunyuan_v1_dense")
+SMALL = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4, "head_dim": 64}
+SMALL |= {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 512, "pad_token_id": 0}
 MACHINES = {"laptop": laptop(16), "small GPU": with_gpu(8), "GPU": with_gpu(24)}
 MACHINES["large GPU"] = with_gpu(80, memory=256)
 KEYS = {
@@ -265,7 +268,7 @@ def test_files_tell_all_weights(model):
 
 def test_a_model_without_attention_is_refused_in_a_line(tmp_path):
     folder = written(tmp_path, {"model_type": "mamba", "hidden_size": 16, "num_hidden_layers": 1})
-    with pytest.raises(PolicyError, match="no attribute 'num_attention_heads'"):
+    with pytest.raises(PolicyError, match="its family has no attention heads"):
         shape_of(folder, "mamba")
 
 
@@ -362,6 +365,28 @@ def test_an_adapter_is_as_large_as_counted(tmp_path):
     shape = shape_of(shipped_folder("tiny"), "tiny")
     trained = sum(p.numel() for p in policy.model.parameters() if p.requires_grad)
     assert trained == 4 * shape.adapter_width
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_forward_pass_keeps_what_is_estimated(tmp_path, family, dtype):
+    """Norms beside the usual two, as of Gemma and Qwen 3, are counted, too."""
+    folder, tokens, kept = written(tmp_path, {"model_type": family} | SMALL), 256, {}
+    loader, config = AutoModelForCausalLM, Config.with_overrides({"policy.dtype": dtype})
+    model = loader.from_config(AutoConfig.from_pretrained(folder), dtype=getattr(torch, dtype))
+    own = {each.untyped_storage().data_ptr() for each in model.state_dict().values()}
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        read = model.eval().base_model(torch.zeros(1, tokens, dtype=torch.int64), use_cache=False)
+    measured = sum(size for pointer, size in kept.items() if pointer not in own)
+    work = SimpleNamespace(batch=tokens)
+    expected = activations(shape_of(folder, family), config, work, "cpu")
+    assert read.last_hidden_state.requires_grad and 0.94 < expected / measured < 1.16
 
 
 def test_a_configuration_of_no_causal_model_is_refused_in_a_line(tmp_path):
