@@ -312,12 +312,14 @@ def _by_model(verifier: Any, task: Any, model: str) -> None:
     with waiting(LOADING):
         from node.config.learning import PolicySection
         from node.engines.engine import Sampling
+        from node.engines.transformers.agreement import check_agreement
         from node.engines.transformers.engine import TransformersEngine
         from node.policy.policy import Policy
         from node.trajectories.player import Player
         from node.trajectories.trajectory import TurnLimits
 
         policy = Policy.load(PolicySection(model=model))
+        check_agreement(policy)
     (prompt,) = verifier.prompts([task])
     _show(prompt)
     limits = TurnLimits(turns=32, turn_tokens=256, tokens=4096)

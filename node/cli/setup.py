@@ -193,8 +193,7 @@ def plan_command(
         ),
     ] = False,
     memory: Annotated[
-        float | None,
-        typer.Option(help="GiB of main memory, to plan for another machine.", min=0.5),
+        float | None, typer.Option(help="GiB of main memory, to plan for another machine.", min=0.5)
     ] = None,
     device_memory: Annotated[
         float | None,

@@ -183,7 +183,7 @@ class Baseline:
             families.append(f"  not tried: {', '.join(untried)}")
         fair = self.fair()
         if cut := ["{} level {}".format(*r.level) for r in self.at(self.best) if r not in fair]:
-            families.append(f"  not tried: {', '.join(cut)}, because {self._reduced}")
+            families.append(f"  not judged: {', '.join(cut)}, because {self._reduced}")
         total = reduce(add, self.at(self.best))
         if total.unfit / total.tasks >= 0.5:
             families.append(UNFIT)

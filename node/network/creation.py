@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
@@ -85,10 +86,11 @@ def caution(manifest: Manifest, tokens: int, group_size: int) -> str:
     """
     weight = frame_weight(tokens, group_size)
     asked = f"engine.max_new_tokens = {tokens} and engine.group_size = {group_size}"
-    remedy = (
-        "decrease them, or train in a swarm created with: swarm-node create --answer-tokens "
-        f"{tokens} --group-size {group_size}"
-    )
+    remedy = "decrease them"
+    with suppress(BadSchema):
+        bounds_for(tokens, group_size)
+        remedy += ", or train in a swarm created with: swarm-node create --answer-tokens "
+        remedy += f"{tokens} --group-size {group_size}"
     if group_size > manifest.max_completions:
         most = counted(manifest.max_completions, "completion")
         return f"{asked}: a group in this swarm has at most {most} (max_completions): {remedy}"

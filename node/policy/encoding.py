@@ -54,7 +54,7 @@ class PromptEncoder:
         self.hidden = frozenset(hidden)
         self._added = frozenset(tokenizer.added_tokens_decoder)
         self._foreign = self.hidden | self._added.intersection(declared)  # never in outside text
-        if tokenizer.chat_template:
+        if tokenizer.chat_template is not None:
             self._check_template()
         # The special token that ends an assistant turn of the template; None if there is none.
         self.turn_end = self._turn_end(declared) if tokenizer.chat_template else None
@@ -307,7 +307,7 @@ def check_options(tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any]
     template = str(tokenizer.chat_template or "")
     taken = inspect.signature(tokenizer.apply_chat_template).parameters
     for name, value in options.items():
-        if name in taken or not re.search(rf"\b{re.escape(name)}\b", template):
+        if name in {*taken, "messages"} or not re.search(rf"\b{re.escape(name)}\b", template):
             has = "does not have this argument" if template else "is missing"
             raise ConfigError(
                 f"policy.chat_template_kwargs.{name}", value, f"The chat template {has}: remove it."

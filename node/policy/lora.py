@@ -7,6 +7,7 @@ whatever the dtype of ``W``. Other parts of a node get a model with the merged w
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from itertools import chain
@@ -112,15 +113,13 @@ def _begin(model: PreTrainedModel, rank: int, alpha: int, targets: Sequence[str]
         target_modules=list(targets) or "all-linear",
         task_type="CAUSAL_LM",
     )
-    with torch.random.fork_rng(devices=[]):
+    # Its warnings are about layers that are refused, or right as they are.
+    with warnings.catch_warnings(action="ignore"), torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         return peft.get_peft_model(model, settings)
 
 
 def _refused(targets: Sequence[str], reason: str) -> ConfigError:
-    return ConfigError(
-        "policy.lora_targets",
-        list(targets),
-        f"{reason.rstrip('.')}. Name linear layers of the decoder, such as 'q_proj' and "
-        "'v_proj', or leave it empty for all of them.",
-    )
+    remedy = "Name linear layers of the decoder, such as 'q_proj' and 'v_proj'"
+    remedy += ", or leave it empty for all of them." if targets else "."
+    return ConfigError("policy.lora_targets", list(targets), f"{reason.rstrip('.')}. {remedy}")

@@ -56,12 +56,23 @@ def usable(model: str) -> Iterator[None]:
     except (NodeError, MemoryError):
         raise
     except Exception as error:
-        lines = str(error).strip().splitlines() or [""]
-        sizes = isinstance(error, RecursionError) or "mismatched" in lines[0]
-        if isinstance(error, RuntimeError) and not sizes:
+        if isinstance(error, RuntimeError) and not isinstance(error, RecursionError):
             raise
-        why = f"its files have a wrong value: {type(error).__name__}: {lines[0].rstrip('.')}"
+        why = f"its files have a wrong value: {type(error).__name__}: {in_a_line(error)}"
         raise refused(model, why, FETCH_AGAIN) from error
+
+
+_MEANT = (
+    ("Unrecognized configuration class", "transformers has no model for text alone of its family"),
+    ("instantiate the backend tokenizer", "it has no tokenizer"),
+    ("'num_attention_heads'", "its family has no attention heads, so it cannot be planned"),
+)
+
+
+def in_a_line(error: Exception) -> str:
+    """Return an error's first line, or what it means where that does not tell."""
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+    return next((meant for words, meant in _MEANT if words in line), line)
 
 
 def _named(check: Callable[[Path, str], None]) -> Callable[[Path, str], None]:

@@ -15,11 +15,13 @@ from typing import Any
 
 from node.errors import ConfigError
 from node.policy.model_files import (
+    ADAPTER,
+    CONFIG,
     PolicyError,
-    check_code,
     check_kind,
     check_weights,
     gguf,
+    in_a_line,
     is_gguf,
     refused,
 )
@@ -108,10 +110,6 @@ def _reporting_bar(model: str, total: int, tell: Callable[[str], None]) -> type[
     return Bar
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-
-
 SHIPPED = ("tiny", "tiny-wide", "tiny-working", "tiny-games")
 REMEDY = "Name a folder made by save_pretrained, a hub id of a causal language model, or 'tiny'."
 
@@ -138,7 +136,8 @@ def no_folder(model: str) -> str:
     """Return why a name is not a model folder; empty if it is one, or a hub id."""
     path = Path(model).expanduser()
     if path.is_dir():
-        return "" if (path / "config.json").is_file() else "there is no config.json in this folder"
+        alone = "a LoRA adapter alone, of another model" if (path / ADAPTER).is_file() else ""
+        return "" if (path / CONFIG).is_file() else alone or f"there is no {CONFIG} in this folder"
     return "" if _HUB_ID.fullmatch(model) and not model.startswith(".") else "no such folder"
 
 
@@ -217,7 +216,7 @@ def config_folder(model: str) -> Path:
         raise no_model(model, why)
     folder = Path(model).expanduser()
     found = folder if folder.is_dir() else cached(model) or _config_at_hub(model)
-    check_code(found, model)
+    check_kind(found, model)
     return found
 
 
@@ -231,9 +230,9 @@ def _config_at_hub(model: str) -> Path:
     except EntryNotFoundError as error:
         raise no_model(model, "it has no config.json on the hub") from error
     except HfHubHTTPError as error:
-        raise no_model(model, f"the hub refuses access: {_first_line(error)}") from error
+        raise no_model(model, f"the hub refuses access: {in_a_line(error)}") from error
     except OSError as error:
-        raise unreachable(model, f"the hub is unreachable: {_first_line(error)}") from error
+        raise unreachable(model, f"the hub is unreachable: {in_a_line(error)}") from error
     return Path(path).parent
 
 
@@ -258,11 +257,11 @@ def _at_hub(model: str) -> tuple[str, ...]:
     if isinstance(answer, RepositoryNotFoundError):
         raise no_model(model, "no such folder here, and no such model on the hub") from answer
     if isinstance(answer, HfHubHTTPError):
-        why = f"no such folder here, and the hub refuses access: {_first_line(answer)}"
+        why = f"no such folder here, and the hub refuses access: {in_a_line(answer)}"
         raise no_model(model, why) from answer
     if isinstance(answer, Exception):
         late = f"{constants.ENDPOINT} did not answer within {seconds:.0f} s"
-        why = late if "Timeout" in type(answer).__name__ else _first_line(answer)
+        why = late if "Timeout" in type(answer).__name__ else in_a_line(answer)
         raise unreachable(model, f"the hub is unreachable: {why}") from answer
     return tuple(file.rfilename for file in answer.siblings or ())
 

@@ -143,11 +143,7 @@ class Player:
     limits: TurnLimits
 
     def play(
-        self,
-        tasks: Sequence[TaskRef],
-        prompts: Sequence[Sequence[int]],
-        n: int,
-        sampling: Sampling,
+        self, tasks: Sequence[TaskRef], prompts: Sequence[Sequence[int]], n: int, sampling: Sampling
     ) -> list[list[Trajectory]]:
         """Generate ``n`` completions of each task, in the order of ``tasks``.
 
@@ -169,10 +165,7 @@ class Player:
         return [done[number] for number in range(len(tasks))]
 
     def _trajectories(
-        self,
-        begun: Sequence[tuple[TaskRef, Sequence[int]]],
-        n: int,
-        sampling: Sampling,
+        self, begun: Sequence[tuple[TaskRef, Sequence[int]]], n: int, sampling: Sampling
     ) -> list[list[Trajectory]]:
         groups = [[OpenTrajectory(task, list(prompt)) for _ in range(n)] for task, prompt in begun]
         opened = {each.key: each for group in groups for each in group}

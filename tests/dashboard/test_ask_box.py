@@ -88,7 +88,7 @@ def test_what_was_typed_is_shown_as_text_and_has_no_reward(browser, asking):
     browser.run(ASK)
     browser.until(DONE, 1)
     assert browser.run("return document.querySelector('.group > pre').textContent") == hostile
-    assert "No reward: no task family of this swarm asks this question." in browser.text()
+    assert "No reward: it was not found among the swarm's tasks" in browser.text()
     browser.assert_harmless(asking.port)
 
 

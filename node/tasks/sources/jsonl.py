@@ -169,10 +169,7 @@ _OPERATORS = re.compile(r"\\(?![dt]?frac|text|mathrm|left|right)[a-z]+|[\d})]\s*
 _COMMA = re.compile(r"(?<!\{),(?!(?<=\d,)\d{3}(?!\d))|\\pm(?![a-z])|±")
 _BRACKET_OR_NAME = re.compile(r"[(\[=]|\\\{")
 _ROOT = re.compile(r"√\s*(\d+|\w|\([^()]*\)|\{[^{}]*\})")
-_FORMS = (
-    *(("x+1", "1+x"), ("2x-3y=7", "3y=2x-7"), (r"\sqrt{3}", "3^{1/2}")),
-    *(("(1,2)", "[1,2)"), (r"\{1,2\}", r"\{2,1\}"), (r"\frac{\pi}{3}", r"\pi/3")),
-)
+_FORMS = ("x+1", "1+x"), ("2x-3y=7", "3y=2x-7"), (r"\{1,\sqrt{3}\}", r"[1,\frac{\pi}{2})")
 _SYMBOLS = str.maketrans({"∞": r"\infty ", "°": r"^\circ ", "²": "^2", "³": "^3"})
 
 

@@ -30,10 +30,7 @@ TURNS = 16  # Maximum per episode.
 MOST_QUESTION = 1 << 17  # Characters; longer ones take minutes to be read, and fit no context.
 PLAYS, REPLAY = 1, (2, 3)  # Hash seeds of the process that plays and of those that replay.
 SLOW = 1.0  # seconds
-SLOW_REMEDY = (
-    "slow answers are not shared, and all answers to a task have 10 s together, or are lost: make "
-    "its score faster"
-)
+SLOW_REMEDY = "slow answers are not shared, and lost after 10 s together: make its score faster"
 REMEDY = (
     "derive all its randomness from the seed, or set replayable = False, and it is not shared "
     "(docs/environments.md)"

@@ -96,7 +96,7 @@ def test_families_that_a_reduced_cap_cuts_off_count_as_not_tried():
     found = baseline(result(tokens=11), words, cap=24)
     assert found.settings() == {"tasks.levels": {"sums": [0, 1], "words": [0]}}
     untried = "most completions are truncated at 24 of 64 tokens"
-    assert f"  not tried: words level 0, because {untried}" in found.lines()
+    assert f"  not judged: words level 0, because {untried}" in found.lines()
     assert found.fair() == (result(tokens=11),)
     whole = baseline(result(tokens=11), words)
     assert whole.settings()["tasks.weights"] == {"sums": 1.0}, "they had the config's cap"
@@ -104,7 +104,7 @@ def test_families_that_a_reduced_cap_cuts_off_count_as_not_tried():
     assert untried in baseline(words, cap=24).verdict()
     climbed = baseline(result(), result(level=1, rows=(WRONG,), cut=2), cap=24)
     assert climbed.settings()["tasks.levels"]["sums"] == [0, 1]
-    assert f"  not tried: sums level 1, because {untried}" in climbed.lines()
+    assert f"  not judged: sums level 1, because {untried}" in climbed.lines()
 
 
 def test_the_token_cap_of_families_that_were_not_tried_stays_far_above_the_reduced_one():

@@ -8,19 +8,23 @@ import pytest
 from huggingface_hub import ModelCard
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import MambaConfig, MambaForCausalLM
 
 from node.config.config import Config
 from node.errors import NodeError
-from node.evaluation.comparison import Comparison
+from node.evaluation.comparison import Comparison, evaluate
 from node.evaluation.evaluator import Evaluation, ForgettingAlarm, heldout_tasks
 from node.evaluation.export import ModelOrigin, Training, licence_of, model_card
 from node.learner.supervised import RECORD, WarmStarted
 from node.monitor.record import RoundRecord
 from node.network.creation import create_swarm
+from node.policy.model_files import PolicyError
+from node.policy.policy import Policy
 from protocol.identity import Identity
 from protocol.manifest import open_manifest, swarm_id
 from swarm.common.counters import Counters
 from swarm.groups import Split, TaskRef
+from tests.support import character_tokenizer
 
 GOOD = (1.0,) * 24 + (0.0,) * 40
 POOR = (1.0,) * 4 + (0.0,) * 60
@@ -30,6 +34,13 @@ NOTHING = ModelOrigin(None, None, None)
 SIGNED = create_swarm(Identity.from_seed(bytes(32)), name="ours")
 OURS = ModelOrigin(SIGNED, open_manifest(SIGNED), None)
 UNTRAINED = Training.of([], 0, None)
+
+
+def test_a_family_that_the_engine_cannot_sample_is_refused_by_name():
+    model = MambaForCausalLM(MambaConfig(hidden_size=32, num_hidden_layers=1, vocab_size=98))
+    policy = Policy(model, character_tokenizer(), "mamba")
+    with pytest.raises(PolicyError, match="the transformers engine on 'mamba' fails"):
+        evaluate(Config(), open_manifest(SIGNED), policy, tasks=1, samples=1)
 
 
 def alarm(state=None):

@@ -294,6 +294,7 @@ def test_a_node_is_told_which_keys_make_groups_too_large_for_its_swarm():
     assert "max_completions" in caution(usual, 64, 65)
     assert "max_frame_bytes" in caution(usual, 1 << 17, 2)
     assert "max_text_bytes" in caution(usual, 5_000, 2)
+    assert caution(usual, 8_192, 64).endswith(": decrease them"), "no swarm takes such groups"
 
 
 @pytest.mark.parametrize(("agreed", "whole"), [(created(8_192, 8), True), (manifest(), False)])

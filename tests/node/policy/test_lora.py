@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch.testing import assert_close
+from transformers import AutoModelForCausalLM, MixtralConfig
 
 from node.config.config import set_keys
 from node.config.learning import LearnerSection, PolicySection
@@ -18,6 +19,7 @@ from node.engines.transformers.static_step import StaticStep
 from node.engines.weight_snapshot import Snapshot, load_into
 from node.errors import ConfigError, NodeError
 from node.learner.learner import Learner
+from node.policy.lora import Adapter
 from node.run.resume import ENTRIES, RunState
 from node.storage.checkpoints import Checkpoints
 from tests.node.learner.parts import MIXED
@@ -166,6 +168,15 @@ def test_layers_that_can_have_no_adapter_are_refused_by_name(base):
         told = rf"policy.lora_targets: .*{target}.*{reason}.*q_proj"
         with pytest.raises(ConfigError, match=told):
             adapted(base, lora_targets=(target,))
+
+
+def test_a_router_of_experts_is_refused_with_a_remedy_and_no_other_warning(recwarn):
+    sizes = {"hidden_size": 32, "num_attention_heads": 2, "num_key_value_heads": 2}
+    config = MixtralConfig(**sizes, intermediate_size=32, num_hidden_layers=1, vocab_size=98)
+    with pytest.raises(ConfigError, match=r"is not a linear layer.* such as 'q_proj'") as told:
+        Adapter(AutoModelForCausalLM.from_config(config), rank=4, alpha=8)
+    assert "leave it empty" not in str(told.value)
+    assert not [each for each in recwarn if "peft" in each.filename]
 
 
 def test_without_peft_it_is_said_what_to_install(base, monkeypatch):

@@ -163,8 +163,9 @@ def test_a_chat_template_that_fails_is_one_line_with_the_remedy(folder, template
     assert "\n" not in str(told.value)
 
 
-def test_a_chat_template_that_omits_the_question_is_refused(folder):
-    set_keys(folder / "tokenizer_config.json", chat_template="{{ messages[0]['role'] }}: hello")
+@pytest.mark.parametrize("template", ["{{ messages[0]['role'] }}: hello", ""])
+def test_a_chat_template_that_omits_the_question_is_refused(folder, template):
+    set_keys(folder / "tokenizer_config.json", chat_template=template)
     with pytest.raises(PolicyError, match=r"chat template of .* omits the user's message.*Choose"):
         loaded(folder)
 

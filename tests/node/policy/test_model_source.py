@@ -13,7 +13,7 @@ from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 from node.errors import ConfigError
 from node.policy import model_source
 from node.policy.model_files import PolicyError
-from node.policy.model_source import check_model, wanted
+from node.policy.model_source import check_model, config_folder, wanted
 from tests.node.programs import python
 from tests.support import CHAT, character_tokenizer, loaded, random_policy, saved_policy
 
@@ -264,6 +264,41 @@ def test_a_wrong_value_in_a_models_file_is_one_line_with_the_remedy(name, keys, 
     with pytest.raises(PolicyError, match=rf"policy\.model: '{folder}' \(.+\)\. \w.+") as told:
         loaded(folder)
     assert "\n" not in str(told.value)
+
+
+def adapter_alone(folder):
+    (folder / "config.json").unlink()
+    (folder / "adapter_config.json").write_text("{}")
+
+
+def without_tokenizer(folder):
+    write(folder, model_type="llama")
+    for path in folder.glob("tokenizer*"):
+        path.unlink()
+
+
+UNREAD = {
+    adapter_alone: "a LoRA adapter alone, of another model",
+    without_tokenizer: "it has no tokenizer",
+    lambda folder: write(folder, model_type="llava"): "no model for text alone of its family",
+    lambda folder: write(
+        folder, intermediate_size=40
+    ): "weight .* has another shape than its config",
+}
+
+
+@pytest.mark.parametrize("spoil", UNREAD)
+def test_a_folder_that_is_no_text_model_is_told_by_what_it_is(spoil, folder):
+    spoil(folder)
+    with pytest.raises(PolicyError, match=rf"'{folder}' \([^<>]*{UNREAD[spoil]}[^<>]*\)\. Name"):
+        loaded(folder)
+
+
+@pytest.mark.parametrize("spoil", [quantised("gptq"), of_class("BertForMaskedLM")[0]])
+def test_no_plan_is_made_of_a_model_that_cannot_be_trained(spoil, folder):
+    spoil(folder)
+    with pytest.raises(PolicyError, match=r"it is (quantized|BertForMaskedLM)"):
+        config_folder(str(folder))
 
 
 LACKING = {"num_hidden_layers": 3, "layer_types": None}, {"tie_word_embeddings": False}

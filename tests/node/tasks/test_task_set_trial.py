@@ -128,7 +128,7 @@ def test_a_task_is_warned_of_whose_groups_take_too_long_to_score(tried, monkeypa
     assert "to score an answer" not in caplog.text
     monkeypatch.setattr("node.tasks.verifier.replay_trial.SLOW", 0.0)
     tried(ANSWERED, "0.5")
-    assert "all answers to a task have 10 s together" in caplog.text
+    assert "lost after 10 s together" in caplog.text
 
 
 @pytest.mark.parametrize("evaluates", [False, True])
