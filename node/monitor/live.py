@@ -140,8 +140,10 @@ class PlainLines(Sink):
     def __init__(self, rounds: int, console: Terminal) -> None:
         self._console = console
         self._remaining = Remaining(rounds)
+        self._late = say_if_long("the first round has begun; swarm-node logs -f shows its phases")
 
     def write(self, record: RoundRecord) -> None:
+        self._late.cancel()
         parts = [one_line(record), self._remaining.after(record)]
         line = " | ".join(part for part in parts if part)
         self._console.print(line, highlight=False, soft_wrap=True)

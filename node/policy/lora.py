@@ -113,7 +113,6 @@ def _begin(model: PreTrainedModel, rank: int, alpha: int, targets: Sequence[str]
         target_modules=list(targets) or "all-linear",
         task_type="CAUSAL_LM",
     )
-    # Its warnings are about layers that are refused, or right as they are.
     with warnings.catch_warnings(action="ignore"), torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         return peft.get_peft_model(model, settings)

@@ -77,8 +77,7 @@ class WorkerDied(Exception):  # noqa: N818 - what happened, for the verifier to 
 # Time limit of a local or a peer's text that runs as code, relative to a group's. A peer's text is
 # not wrong where this machine is busy, so the limit of its group comes first.
 WITHIN, BEYOND = 0.95, 2.0
-# A local answer that takes this part of its CPU time is not shared: a slower machine may not score
-# it in time.
+# Local answers that take this part of their CPU time are not shared, because of slow machines.
 SHARED_PART = 0.1
 
 

@@ -116,6 +116,12 @@ def test_the_panel_and_the_lines_show_it():
     assert first.endswith("| about 10 min left") and "left" not in last
 
 
+def test_a_long_first_round_is_announced_without_a_terminal(monkeypatch, capsys):
+    monkeypatch.setattr("node.monitor.output.LONG_WAIT_SECONDS", 0.0)
+    PlainLines(0, Console(file=io.StringIO()))._late.join()
+    assert "the first round has begun; swarm-node logs -f" in capsys.readouterr().out
+
+
 def test_a_message_while_something_is_awaited_has_a_line_of_its_own():
     with TerminalJob("-c", SPEAKS) as job:
         shown = job.until("done")
