@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from json import loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +13,7 @@ import typer
 
 from experiments.scale.command import command as scale
 from node.cli import program
-from node.cli.options import Commands, JsonOption, print_json
+from node.cli.options import Command, JsonOption, print_json
 from node.errors import UsageError
 from node.monitor.output import say
 
@@ -31,13 +32,14 @@ MODELS = Path(__file__).resolve().parents[1] / "node" / "models"
 MODEL_SEED = 2
 MEASURED_TASKS = 64
 
-app = Commands(
+app = typer.Typer(
     name=PROGRAM,
     help="Measure the benefit of shared experience on this machine.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+command = partial(app.command, cls=Command)
 
 
 def _option(flag: str, text: str, **settings: Any) -> Any:
@@ -156,7 +158,7 @@ RegimesQuick = Annotated[
 MethodsRounds = Annotated[int | None, _rounds("150, or 80 with long answers")]
 
 
-@app.command(
+@command(
     epilog="Example: python -m experiments sapo --mix 8/0 --mix 4/4 --seeds 3 --run-dir my-table"
 )
 def sapo(
@@ -206,9 +208,7 @@ def sapo(
     _print_results(root, sapo_table(settings, summaries), json)
 
 
-@app.command(
-    epilog="Example: python -m experiments regimes --regime churn --regime mixed --seeds 3"
-)
+@command(epilog="Example: python -m experiments regimes --regime churn --regime mixed --seeds 3")
 def regimes(
     names: Regimes = None,
     mixes: Mixes = None,
@@ -248,7 +248,7 @@ def regimes(
     _print_results(root, regimes_table(plan, summaries), json)
 
 
-@app.command(
+@command(
     epilog="Example: python -m experiments hostile --regime hostile-30 --regime keys-30 --seeds 2"
 )
 def hostile(
@@ -286,9 +286,7 @@ def hostile(
     _print_results(run_dir, table(settings, harms), json)
 
 
-@app.command(
-    epilog="Example: python -m experiments methods --method cispo --answers short --seeds 3"
-)
+@command(epilog="Example: python -m experiments methods --method cispo --answers short --seeds 3")
 def methods(
     names: Methods = None,
     vary: Vary = None,
@@ -329,12 +327,10 @@ def methods(
     _print_results(run_dir, table(settings, chosen, effects), json)
 
 
-app.command("scale", epilog="Example: python -m experiments scale --nodes 100 --scenario growth")(
-    scale
-)
+command("scale", epilog="Example: python -m experiments scale --nodes 100 --scenario growth")(scale)
 
 
-@app.command(epilog="Example: python -m experiments variants --model SmolLM2-135M-Instruct")
+@command(epilog="Example: python -m experiments variants --model SmolLM2-135M-Instruct")
 def variants(
     model: Annotated[Path, typer.Option("--model", help="Folder of an instruct model.")],
     rounds: Annotated[int, typer.Option("--rounds", min=2, help="Rounds of each node.")] = 30,
@@ -361,7 +357,7 @@ def variants(
     say(run_variants(settings, run_dir, Terminal(stderr=True)))
 
 
-@app.command("make-models", epilog="Example: python -m experiments make-models --only tiny")
+@command("make-models", epilog="Example: python -m experiments make-models --only tiny")
 def make_models(
     only: Annotated[
         str | None,

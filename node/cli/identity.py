@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.options import Commands, ConfigOption, JsonOption, find_config, open_node, print_json
+from node.cli.options import Command, ConfigOption, JsonOption, find_config, open_node, print_json
 from node.monitor.output import say
 
 if TYPE_CHECKING:
     from node.storage.run_folder import RunFolder
 
-identity_app = Commands(
+identity_app = typer.Typer(
     help="Show, export or import the private key of a node.", no_args_is_help=True
 )
+command = partial(identity_app.command, cls=Command)
 
 
-@identity_app.command("show", epilog="Example: swarm-node identity show --json")
+@command("show", epilog="Example: swarm-node identity show --json")
 def show_identity(config: ConfigOption = None, json: JsonOption = False) -> None:
     """Show the peer id and the public key."""
     from protocol.identity import Identity
@@ -37,7 +39,7 @@ def show_identity(config: ConfigOption = None, json: JsonOption = False) -> None
         say(f"{name.replace('_', ' '):<12}{value}")
 
 
-@identity_app.command("export", epilog="Example: swarm-node identity export --out backup.key")
+@command("export", epilog="Example: swarm-node identity export --out backup.key")
 def export_identity(
     out: Annotated[Path, typer.Option("--out", help="New file for the private key.")],
     config: ConfigOption = None,
@@ -56,9 +58,7 @@ def export_identity(
     say("this file is the identity of the node: keep it as secret as a password")
 
 
-@identity_app.command(
-    "import", epilog="Example: swarm-node identity import --in backup.key -c my-node"
-)
+@command("import", epilog="Example: swarm-node identity import --in backup.key -c my-node")
 def import_identity_command(
     source: Annotated[
         Path, typer.Option("--in", help="File with a private key that export wrote.")

@@ -7,8 +7,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import wraps
-from inspect import Parameter, signature
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -56,9 +54,6 @@ LanOption = Annotated[
     typer.Option("--lan", help="Find peers on the local network, and announce this node there."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for other programs.")]
-DebugOption = Annotated[
-    bool, typer.Option("--debug", help="Log debug messages, and show stack traces.")
-]
 StopOption = Annotated[bool, typer.Option("--stop-on-eof", hidden=True)]
 
 
@@ -194,11 +189,19 @@ def _authors(path: Path) -> tuple[bytes, ...]:
 PEERS_OPTION = "--peers"
 
 
-class SpreadPeers(TyperCommand):
-    """A command whose ``--peers``, if it has one, takes every value up to the next option."""
+DEBUG = "--debug"
+
+
+def debugging() -> bool:
+    """Return whether ``--debug`` was given, also for a command line that cannot be parsed."""
+    return DEBUG in sys.argv
+
+
+class Command(TyperCommand):
+    """A command with ``--debug``, whose ``--peers`` takes every value up to the next option."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, spread(args))
+        return super().parse_args(ctx, [each for each in spread(args) if each != DEBUG])
 
 
 def spread(args: Sequence[str]) -> list[str]:
@@ -212,32 +215,6 @@ def spread(args: Sequence[str]) -> list[str]:
             repeated.append(PEERS_OPTION)
         repeated.append(arg)
     return repeated
-
-
-class Commands(typer.Typer):
-    """Commands of a program, each with the option ``--debug``, which :func:`debugging` reads."""
-
-    def command(self, name: str | None = None, **settings: Any) -> Callable[..., Any]:
-        register = super().command(name, cls=SpreadPeers, **settings)
-
-        def with_debug(function: Callable[..., None]) -> Callable[..., None]:
-            @wraps(function)
-            def run(*given: Any, debug: bool, **options: Any) -> None:
-                function(*given, **options)
-
-            told, kind = signature(function, eval_str=True), Parameter.KEYWORD_ONLY
-            option = Parameter("debug", kind, default=False, annotation=DebugOption)
-            shown = told.replace(parameters=[*told.parameters.values(), option])
-            vars(run)["__signature__"] = shown
-            register(run)
-            return function
-
-        return with_debug
-
-
-def debugging() -> bool:
-    """Return whether ``--debug`` was given; before any option is read."""
-    return "--debug" in sys.argv
 
 
 PublicOption = Annotated[

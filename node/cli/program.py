@@ -31,7 +31,7 @@ from node.cli.inspect import (
 )
 from node.cli.join import bootstrap_command, join_command, observe_command
 from node.cli.model import ask_command, compare_command, evaluate_command, warm_start_command
-from node.cli.options import Commands, debugging
+from node.cli.options import Command, debugging
 from node.cli.peers import block_command, peers_command, trust_command
 from node.cli.setup import create_command, export_command, init_command, plan_command
 from node.errors import NodeError, TaskSetError, UsageError
@@ -118,7 +118,7 @@ def _wrong_value(option: str, cause: ValueError, remedy: str) -> UsageError:
 
 
 PROGRAM = "swarm-node"
-app = Commands(name=PROGRAM, invoke_without_command=True, pretty_exceptions_enable=False)
+app = typer.Typer(name=PROGRAM, invoke_without_command=True, pretty_exceptions_enable=False)
 GROUP = "swarm_node.commands"  # entry points by which a package adds commands
 PEER = "/ip4/10.0.0.5/tcp/31337/p2p/12D3Koo…"
 OBSERVE = f"observe --peers {PEER} --snapshot public --seconds 60"
@@ -165,7 +165,7 @@ COMMANDS: Mapping[str, tuple[tuple[str, Callable[..., None], str], ...]] = {
 for _group, _commands in COMMANDS.items():
     for _name, _function, _example in _commands:
         _epilog = f"Example: swarm-node {_example}"
-        app.command(_name, epilog=_epilog, rich_help_panel=_group)(_function)
+        app.command(_name, cls=Command, epilog=_epilog, rich_help_panel=_group)(_function)
 app.add_typer(identity_app, name="identity", rich_help_panel="Manage")
 
 
@@ -188,7 +188,7 @@ def options(
         ),
     ] = False,
 ) -> None:
-    """Train a language model on this machine together with others, peer to peer."""
+    """Train a language model together with others, peer to peer. Every command takes --debug."""
     if context.invoked_subcommand is None:
         typer.echo(as_typed(BEGINNING))
 

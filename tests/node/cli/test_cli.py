@@ -85,12 +85,14 @@ def test_a_shell_completes_commands_and_options(typed, offered):
 @pytest.mark.parametrize(
     ("target", "typed", "told"),
     [
-        ("greeting:hello", "hello --debug", "hello from a package"),
+        ("greeting:hello", "hello --debug --peers 3 x", "hello from a package: True 3 x"),
         ("greeting:gone", "--version", "command hello: greeting:gone cannot be imported"),
     ],
 )
 def test_packages_add_commands_and_take_none_away(tmp_path, monkeypatch, target, typed, told):
-    (tmp_path / "greeting.py").write_text("def hello():\n    print('hello from a package')\n")
+    code = "def hello(x: str, peers: int = 0, debug: bool = False):\n"
+    code += "    print('hello from a package:', debug, peers, x)\n"
+    (tmp_path / "greeting.py").write_text(code)
     declare(monkeypatch, tmp_path, "hello", target, "swarm_node.commands")
     paths = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     shown = python(RUN, *typed.split(), env=paths, check=True)
