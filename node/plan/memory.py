@@ -158,14 +158,14 @@ def _model(shape: ModelShape, config: Config, device: str) -> Iterator[MemoryPar
 
 def _update(shape: ModelShape, config: Config, work: Workload, device: str) -> Iterator[MemoryPart]:
     place = "cpu" if config.learner.offload else device
-    if place == "cuda":
-        yield _at("gradients", gradients(shape, config), place, "update")
-    else:
-        # The process keeps activations freed in the backward pass while gradients grow.
-        yield _at("gradients", stepping(shape, config), place, "update")
+    kept, grown = activations(shape, config, work, device), gradients(shape, config)
+    if place != "cuda":
+        # Gradients grow in the main memory of activations that the backward pass has freed.
+        grown = max(grown, stepping(shape, config) - (0 if device == "cuda" else kept))
+    yield _at("gradients", grown, place, "update")
     yield _at("gradients", stepping(shape, config), place, "step")
     yield _at("optimizer", optimizer(shape, config), place, *AFTER_LOADING)
-    yield _at("activations", activations(shape, config, work, device), device, "update")
+    yield _at("activations", kept, device, "update")
     head = shape.vocabulary * shape.hidden * width(config)
     # A group's gradient of the output matrix beside the sum of those before it.
     measured = head if config.mixture.external and not config.policy.lora_rank else 0
@@ -280,7 +280,7 @@ def activations(shape: ModelShape, config: Config, work: Workload, device: str) 
     one = width(config)
     heads = (shape.heads + shape.kv_heads) * shape.head_size
     fused = device == "cuda" and shape.fused
-    norms = shape.normed * (one if fused else 2 * one + (FLOAT if one < FLOAT else 0))
+    norms = shape.norm_width * (one if fused else 2 * one + (FLOAT if one < FLOAT else 0))
     layer = norms + (2 * shape.hidden + 3 * heads + 4 * shape.intermediate) * one
     if config.policy.lora_rank:
         inputs = 3 * shape.hidden + shape.heads * shape.head_size + shape.intermediate

@@ -36,7 +36,7 @@ class ModelShape:
     fused: int  # weights that the engine's decoding step duplicates
     layers: int
     hidden: int
-    normed: int  # elements that a layer's norms read per token
+    norm_width: int  # elements that a layer's norms read per token
     intermediate: int
     heads: int
     kv_heads: int
@@ -55,7 +55,7 @@ class ModelShape:
             adapter_width=round(self.adapter_width * width),
             fused=round(self.fused * factor),
             hidden=round(self.hidden * width),
-            normed=round(self.normed * width),
+            norm_width=round(self.norm_width * width),
             intermediate=round(self.intermediate * width),
             head_size=round(self.head_size * width),
         )
@@ -93,9 +93,6 @@ def _counted(built: Any, model: str) -> ModelShape:
     head = built.get_output_embeddings()
     linear = [m for m in built.modules() if isinstance(m, nn.Linear) and m is not head]
     layers = int(text.num_hidden_layers)
-    norms = (getattr(m, "weight", None) for m in built.modules() if "Norm" in type(m).__name__)
-    # Norms of queries and of keys, as wide as a head, read all heads.
-    widths = [weight.numel() for weight in norms if weight is not None]
     fused = layers * hidden * (heads + 2 * kv_heads) * size
     idle, width = 0, getattr(text, "intermediate_size", 0)
     experts, chosen = _first(text, EXPERTS), _first(text, CHOSEN)
@@ -113,7 +110,7 @@ def _counted(built: Any, model: str) -> ModelShape:
         fused=fused if text.model_type in FUSED else 0,
         layers=layers,
         hidden=hidden,
-        normed=sum(n * (heads + kv_heads) // 2 if n == size else n for n in widths) // layers,
+        norm_width=_norms(built, hidden, size, {"q": heads, "k": kv_heads}) // layers,
         intermediate=int(width or 4 * hidden),
         heads=heads,
         kv_heads=kv_heads,
@@ -121,6 +118,22 @@ def _counted(built: Any, model: str) -> ModelShape:
         vocabulary=int(text.vocab_size),
         context=context_length(built.config, model),
     )
+
+
+def _norms(built: Any, hidden: int, size: int, heads: Mapping[str, int]) -> int:
+    """Return the elements that the norms of all layers read per token.
+
+    One of queries or keys that is as wide as a head, ``size``, reads each of ``heads``.
+    """
+    read = 0
+    for name, module in built.named_modules():
+        kind, parts = type(module).__name__, name.split(".")
+        if "Norm" in kind and not [*module.children()] and any(map(str.isdigit, parts)):
+            weight = getattr(module, "weight", None)
+            width = hidden if weight is None else weight.numel()
+            beside = any(part in name for part in ASIDE)
+            read += 0 if beside else width * (heads.get(parts[-1][0], 1) if width == size else 1)
+    return read
 
 
 def _first(text: Any, names: tuple[str, ...]) -> int:
