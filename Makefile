@@ -26,7 +26,7 @@ $(REAL_MODEL)/config.json: $(VENV)/installed
 	$(BIN)/python -m install.real_model $(REAL_MODEL)
 
 # A test file stays with one worker, as its tests share what they started; each worker has one core.
-#   test       the fast tier: five minutes on two cores
+#   test       the fast tier: ten minutes on two cores
 #   test-slow  the others; PART=1/3 takes a third of their files
 #   test-all   both
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest

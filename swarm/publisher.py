@@ -233,8 +233,7 @@ class Publisher:
         if refused:
             log.warning(
                 "%d groups are not shared, because they exceed the limits of this swarm's "
-                "manifest: %s; decrease engine.max_new_tokens or engine.group_size, or train in "
-                "a swarm created with larger --answer-tokens and --group-size",
+                "manifest: %s; decrease engine.max_new_tokens or engine.group_size",
                 len(refused),
                 next(iter(refused.values())),
             )

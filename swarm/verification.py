@@ -163,7 +163,7 @@ class Verdict:
     rewards: tuple[float, ...]  # in [0, 1], one per text, in order
     # Of scoring, without the start of a worker; None if not measured.
     seconds: float | None = field(default=None, compare=False)
-    # Indexes of texts beyond their limits, with reward 0; of local texts also of slow ones.
+    # Indexes of texts beyond their limits, with reward 0; also of slow local texts, with theirs.
     over: tuple[int, ...] = ()
 
 

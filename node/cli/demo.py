@@ -319,7 +319,7 @@ def _by_model(verifier: Any, task: Any, model: str) -> None:
         from node.trajectories.trajectory import TurnLimits
 
         policy = Policy.load(PolicySection(model=model))
-        check_agreement(policy)
+        check_agreement(policy, trains=False)
     (prompt,) = verifier.prompts([task])
     _show(prompt)
     limits = TurnLimits(turns=32, turn_tokens=256, tokens=4096)

@@ -217,7 +217,7 @@ def _facts(peer: dict[str, Any], ours: str | None) -> list[tuple[str, str]]:
 
 def _kind(peer: dict[str, Any], ours: str | None) -> str:
     kinds = {
-        "no groups": peer.get("bootstrap"),
+        "no step": peer.get("bootstrap"),
         "relayed": peer.get("link") == "relayed",
         "trusted": peer.get("trusted"),
         "blocked": peer.get("blocked"),

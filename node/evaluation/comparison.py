@@ -13,8 +13,8 @@ from typing import Any
 
 from node.config.config import Config
 from node.engines.engine import Sampling
-from node.engines.kinds import kind_of
 from node.engines.registry import open_engine
+from node.engines.transformers.agreement import check_agreement
 from node.errors import NodeError, UsageError
 from node.evaluation.evaluator import Evaluation, Evaluator, heldout_tasks
 from node.network.pinned_manifest import checked_manifest
@@ -194,7 +194,8 @@ def evaluate(
     with verifier_of(config, manifest) as (verifier, every):
         levels = of_families(every, families)
         counters = Counters()
-        kind_of(config).check_policy(policy)
+        if config.engine.backend == "transformers":
+            check_agreement(policy, trains=False)
         engine = open_engine(config, policy, counters)
         sampling = Sampling(config.engine.temperature, config.engine.max_new_tokens, seed=seed)
         limits = TurnLimits.of(config.engine)
@@ -352,7 +353,7 @@ def silence(text: str, question: Question, temperature: float | None = None) -> 
 def opinion(verifier: Verifier, task: TaskRef | None, text: str) -> tuple[float | None, str | None]:
     """Return an answer's reward, or the reason why there is none."""
     if task is None:
-        return None, "it was not found among the swarm's tasks; name its --family"
+        return None, "it was not found among the swarm's tasks"
     try:
         return verifier.judge(task, [text]).rewards[0], None
     except JudgeRefused as refused:

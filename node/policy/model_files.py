@@ -12,6 +12,7 @@ from typing import Any
 
 from node.config.learning import PolicySection
 from node.errors import ConfigError, NodeError
+from swarm.common.util import counted
 
 CONFIG = "config.json"
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
@@ -63,9 +64,9 @@ def usable(model: str) -> Iterator[None]:
 
 
 _MEANT = (
-    ("Unrecognized configuration class", "transformers has no model for text alone of its family"),
+    ("Unrecognized configuration class", "transformers has no causal language model of its family"),
     ("instantiate the backend tokenizer", "it has no tokenizer"),
-    ("'num_attention_heads'", "its family has no attention heads, so it cannot be planned"),
+    ("has no attribute 'num_attention_heads'", "its family has no attention heads to plan for"),
 )
 
 
@@ -73,6 +74,15 @@ def in_a_line(error: Exception) -> str:
     """Return an error's first line, or what it means where that does not tell."""
     line = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
     return next((meant for words, meant in _MEANT if words in line), line)
+
+
+def check_loaded(model: str, report: Mapping[str, Any]) -> None:
+    """Raise PolicyError if transformers gave a model's weights random values."""
+    if missing := sorted(report["missing_keys"]):
+        why = f"its files lack {counted(len(missing), 'weight')}, such as {missing[0]}"
+        raise refused(model, why, "Name a complete causal language model.")
+    for name, *_ in sorted(report["mismatched_keys"]):
+        raise refused(model, f"its weight {name} has another shape than in {CONFIG}", FETCH_AGAIN)
 
 
 def _named(check: Callable[[Path, str], None]) -> Callable[[Path, str], None]:

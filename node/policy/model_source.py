@@ -128,8 +128,8 @@ def shipped_folder(model: str) -> Path:
     return folder
 
 
-def no_model(model: str, why: str) -> PolicyError:
-    return refused(model, why, REMEDY)
+def no_model(model: str, why: str | Exception) -> PolicyError:
+    return refused(model, why if isinstance(why, str) else in_a_line(why), REMEDY)
 
 
 def no_folder(model: str) -> str:

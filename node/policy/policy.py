@@ -31,9 +31,8 @@ from node.errors import ConfigError, NodeError
 from node.policy.device import device_named, disable_cudnn_attention
 from node.policy.encoding import PromptEncoder, check_options, hidden_ids
 from node.policy.fast_layers import fuse_norms, quicken
-from node.policy.model_files import PolicyError, check_vocabulary, in_a_line, refused, usable
+from node.policy.model_files import PolicyError, check_loaded, check_vocabulary, refused, usable
 from node.policy.model_source import SHIPPED, located, no_folder, no_model
-from swarm.common.util import counted
 
 if TYPE_CHECKING:
     from node.policy.lora import Adapter
@@ -293,18 +292,14 @@ def _loaded(
             trust_remote_code=False,
             weights_only=True,
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # refused below
+            ignore_mismatched_sizes=True,  # they are refused below, by name
         )
     except (OSError, ValueError, KeyError) as error:
-        raise no_model(config.model, no_folder(config.model) or in_a_line(error)) from error
+        raise no_model(config.model, no_folder(config.model) or error) from error
     except UnpicklingError as error:
         why = "its weights are damaged, or pickled with more than tensors, which is not loaded"
         raise refused(config.model, why, "Name a model with safetensors files.") from error
-    missing, odd = sorted(loaded["missing_keys"]), sorted(loaded["mismatched_keys"])
-    if missing or odd:  # transformers gives them random values
-        why = f"its weight {odd[0][0]} has another shape than its config.json says" if odd else ""
-        why = why or f"its files lack {counted(len(missing), 'weight')}, such as {missing[0]}"
-        raise refused(config.model, why, "Name a complete causal language model.")
+    check_loaded(config.model, loaded)
     return model, tokenizer
 
 

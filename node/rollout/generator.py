@@ -200,6 +200,8 @@ class Generator(GroupSource):
                 self._unscored(task, found)
                 yield None
             else:
+                if found.over:
+                    self.counters.add("completions_slow", len(found.over))
                 yield own_group(task, prompt_ids, group, found)
 
     def _unscored(self, task: OwnTask, refused: JudgeRefused) -> None:

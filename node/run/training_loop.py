@@ -254,6 +254,7 @@ class Trainer:
         done: int = 0,
     ) -> TrainingLoop:
         """Build the loop, after ``done`` rounds."""
+        publish(*shareable(self._generator, ()))  # peers see at once which step is resumed
         parts = self._trained, self._generator, self._journal
         self._source = open_source(self._config.schedule, *parts, done)
         return TrainingLoop(

@@ -45,15 +45,15 @@ REMEDY = (
 ROUNDING = f'If 16 bits are the cause, set policy.dtype = "float32". {REMEDY}'
 
 
-def check_agreement(policy: Policy, *, graphs: bool = True) -> None:
-    """Refuse a model whose log-probs differ between engine and learner.
+def check_agreement(policy: Policy, *, graphs: bool = True, trains: bool = True) -> None:
+    """Refuse a model whose log-probs differ between engine and learner, if it ``trains``.
 
     It costs two short prefills, five decoding steps and one or two forward passes of the learner;
     in 16 bits, and close to the limit, the same again with a float32 copy of the model.
     Other random number generators are unaffected. Raises PolicyError: the difference is more than
     rounding explains, or the model fails. ConfigError: a GPU cannot record ``graphs``.
     """
-    if _bounds_scans_alone(policy.model):
+    if trains and _bounds_scans_alone(policy.model):
         raise _refused(policy, "bounds the time step of a scan, and not that of a single token")
     try:
         gaps = agreement(policy, graphs=graphs)
@@ -64,6 +64,8 @@ def check_agreement(policy: Policy, *, graphs: bool = True) -> None:
             raise
         words = " ".join(str(error).split()) or "no reason given"
         raise _refused(policy, f"fails: {type(error).__name__}: {words[:160]}") from error
+    if not trains:
+        return
     exact, dtype = policy.model.dtype == torch.float32, str(policy.model.dtype)
     gap = float(gaps.max() if exact else gaps.mean())
     limits = WIDE_GAPS if policy.version else MOST_AT_THE_MEAN

@@ -78,7 +78,7 @@ class WorkerDied(Exception):  # noqa: N818 - what happened, for the verifier to 
 # not wrong where this machine is busy, so the limit of its group comes first.
 WITHIN, BEYOND = 0.95, 2.0
 # Local answers that take this part of their CPU time are not shared, because of slow machines.
-SHARED_PART = 0.1
+SLOW_PART = 0.1
 
 
 class WorkerProcess:
@@ -327,7 +327,7 @@ class Workers:
             hash_seed=self._hash_seed,
             sources=self._sources,
             text_seconds=(BEYOND if self._outside else WITHIN) * self.limits.wall_seconds,
-            slow_part=math.inf if self._outside else SHARED_PART,
+            slow_part=math.inf if self._outside else SLOW_PART,
         )
         with self._lock:
             self.opened_envs = {**self.opened_envs, **worker.envs}

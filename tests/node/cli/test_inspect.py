@@ -221,7 +221,7 @@ def test_peers_that_the_report_leaves_out_are_counted(terminal, node, met):
 
 def test_the_table_says_who_is_who_when_each_was_heard_and_what_it_gave(terminal, met):
     anna, sam, mallory = rows(terminal, met)
-    assert "no groups" not in anna and " no groups " in sam
+    assert "no step" not in anna and " no step " in sam
     assert " another swarm, banned " in mallory
     assert "s/10 min" in anna and "s/–" in sam
     assert "2.0 kB" in anna and "reward_mismatch 2" in anna

@@ -3,6 +3,7 @@ import logging
 import time
 from contextlib import closing
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 from rich.console import Console
@@ -116,10 +117,13 @@ def test_the_panel_and_the_lines_show_it():
     assert first.endswith("| about 10 min left") and "left" not in last
 
 
-def test_a_long_first_round_is_announced_without_a_terminal(monkeypatch, capsys):
-    monkeypatch.setattr("node.monitor.output.LONG_WAIT_SECONDS", 0.0)
-    PlainLines(0, Console(file=io.StringIO()))._late.join()
-    assert "the first round has begun; swarm-node logs -f" in capsys.readouterr().out
+def test_a_long_first_round_is_announced_without_a_terminal(monkeypatch):
+    monkeypatch.setattr("node.monitor.live.say_if_long", late := Mock())
+    lines = PlainLines(0, Console(file=io.StringIO()))
+    late.assert_called_once_with("the first round has begun; swarm-node logs -f shows its phases")
+    late.return_value.cancel.assert_not_called()
+    lines.write(RECORD)
+    late.return_value.cancel.assert_called()
 
 
 def test_a_message_while_something_is_awaited_has_a_line_of_its_own():

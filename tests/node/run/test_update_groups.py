@@ -295,9 +295,11 @@ def test_own_groups_are_weighed_by_age_only_where_they_can_be_old(monkeypatch, c
 
 def test_what_is_shared_keeps_to_the_swarms_schedule_and_says_which_policy_wrote_it(monkeypatch):
     parts = Parts(monkeypatch, engine__temperature=0.75).run(2)
+    origin = Origin(0, "random-0", parts.policy.encoding, 0.75, 40)
     assert parts.published == [
-        (indexes, Origin(version, "random-0", parts.policy.encoding, 0.75, 40))
-        for version, indexes in enumerate(([0, 1, 2, 3], [4, 5]))
+        ([], origin),
+        ([0, 1, 2, 3], origin),
+        ([4, 5], replace(origin, policy_step=1)),
     ]
     assert [len(outcome.own) for outcome in parts.outcomes] == [4, 4], "all are trained on"
 

@@ -78,6 +78,7 @@ def test_a_right_answer_is_right_in_every_form(family):
         assert unread == [], right
         assert source.score(task, f"<answer>{right.lower()}</answer>") == 1.0
         assert source.score(task, right.upper()) == 1.0
+        assert source.score(task, "no answer at all, @") == 0.0
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -137,7 +137,7 @@ def test_a_task_is_warned_of_whose_answers_are_too_slow_to_share(
 ):
     if evaluates and not sandbox_support().whole:
         pytest.skip("no sandbox for answers that run as code")
-    monkeypatch.setattr("node.tasks.verifier.worker_process.SHARED_PART", 0.0)
+    monkeypatch.setattr("node.tasks.verifier.worker_process.SLOW_PART", 0.0)
     tried(ANSWERED, "0.5", evaluates=evaluates)
     assert "slow answers are not shared" in caplog.text
 

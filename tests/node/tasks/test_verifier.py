@@ -68,7 +68,7 @@ def test_an_env_or_level_that_is_not_served_is_unknown(verifier, env, level):
 
 @pytest.mark.parametrize("outside", [False, True])
 def test_local_answers_that_a_slower_machine_may_not_score_in_time_are_named(monkeypatch, outside):
-    monkeypatch.setattr("node.tasks.verifier.worker_process.SHARED_PART", 0.0)
+    monkeypatch.setattr("node.tasks.verifier.worker_process.SLOW_PART", 0.0)
     with Verifier(TINY, outside=outside) as verifier:
         verdict = verifier.judge(TaskRef("gcd", 0, 1), ["1", "wrong"])
     assert verdict.over == (() if outside else (0, 1))
