@@ -240,8 +240,8 @@ def test_flos_longest_and_deepest_texts_are_wrong_or_refused_on_every_shipped_ta
 def test_no_text_makes_a_reader_of_answers_take_more_than_linear_time(counters):
     blanks, commas = "```" + " " * 20_000 + "x", "1" + "," * 60_000 + "x 2"
     texts = [f"<answer>{blanks}</answer>", commas, "]" + " " * 60_000]
-    specs = load_task_set("tiny")
-    with Verifier(specs, outside=True, limits=UNHURRIED, counters=counters) as verifier:
+    specs, limits = load_task_set("tiny"), replace(UNHURRIED, cpu_seconds=8)
+    with Verifier(specs, outside=True, limits=limits, counters=counters) as verifier:
         for spec in specs:
             assert not any(verifier.judge(TaskRef(spec.name, 0, 3), texts).rewards)
     assert counters.snapshot() == {}
