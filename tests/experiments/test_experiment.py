@@ -265,11 +265,11 @@ def test_worker_processes_do_what_is_done_here_and_say_what_killed_them(tmp_path
         with pytest.raises(NodeError, match=r"4/4, seed 2\. .*nothing"):
             crew.do([broken], lambda *event: None)
     with WorkerPool(1, folder.log) as crew:
-        lost = replace(broken, root=str(folder.log), settings=settings)
+        lost = replace(broken, settings=None)
         with pytest.raises(NodeError, match=r"4/4, seed 2 ended.*workers\.log"):
             crew.do([lost], lambda *event: None)
     ended = [title for title, finished in seen if finished]
     assert ended == ["equal 4/4, seed 0", "equal 4/4, seed 1"]
-    assert "NotADirectoryError" in folder.log.read_text()
+    assert "ValidationError" in folder.log.read_text()
     here = simulated(mix("4/4"), settings=settings)
     assert folder.read(Configuration(mix("4/4"), 0)).rounds == here.rounds
