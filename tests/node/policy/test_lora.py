@@ -173,9 +173,9 @@ def test_layers_that_can_have_no_adapter_are_refused_by_name(base):
 def test_a_router_of_experts_is_refused_with_a_remedy_and_no_other_warning(recwarn):
     sizes = {"hidden_size": 32, "num_attention_heads": 2, "num_key_value_heads": 2}
     config = MixtralConfig(**sizes, intermediate_size=32, num_hidden_layers=1, vocab_size=98)
-    with pytest.raises(ConfigError, match=r"is not a linear layer.* such as 'q_proj'") as told:
+    with pytest.raises(ConfigError, match=r"is not a linear layer.* such as 'q_proj'") as refused:
         Adapter(AutoModelForCausalLM.from_config(config), rank=4, alpha=8)
-    assert "leave it empty" not in str(told.value)
+    assert "leave it empty" not in str(refused.value)
     assert not [each for each in recwarn if "peft" in each.filename]
 
 

@@ -290,8 +290,8 @@ UNREAD = {
 @pytest.mark.parametrize("spoil", UNREAD)
 def test_a_folder_that_is_no_text_model_is_told_by_what_it_is(spoil, folder):
     spoil(folder)
-    told = rf"'{folder}' \([^<>]*{UNREAD[spoil]}[^<>]*\)\. (Name|Download)"
-    with pytest.raises(PolicyError, match=told):
+    expected = rf"'{folder}' \([^<>]*{UNREAD[spoil]}[^<>]*\)\. (Name|Download)"
+    with pytest.raises(PolicyError, match=expected):
         loaded(folder)
 
 
