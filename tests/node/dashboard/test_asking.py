@@ -100,7 +100,7 @@ def test_flo_asks_beside_a_question_and_is_told_to_wait(site):
     by_event = {each["event"]: each for each in told}
     asked, said, model = (by_event[event] for event in ("question", "opinion", "model"))
     assert (asked["prompt"], asked["family"]) == (SPOKEN, None), "it is asked as it stands"
-    assert said["reward"] is None and "no task family" in said["unscored"]
+    assert said["reward"] is None and "not found among the swarm" in said["unscored"]
     assert model["name"] == "step-00000010"
     with closing(until_taken(site)) as later:
         assert later.until("stage"), "then it is another's turn"
