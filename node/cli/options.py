@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from node.storage.checkpoints import Checkpoints, named_round, no_checkpoint
 from protocol.errors import BadKey, ProtocolError
 from protocol.identity import author_of
 from protocol.manifest import AdmissionRule, AllowList, Open, ProofOfWork
-from swarm.common.util import plain_json
+from swarm.common.util import Say, plain_json
 
 DEFAULT_CONFIGS = (Path("node.toml"), Path("swarm-run/node.toml"))  # if --config is left out
 
@@ -262,7 +262,7 @@ def check_choice(step: str | None, best: bool, model: str | None = None) -> None
 
 
 @contextmanager
-def waiting(what: str) -> Iterator[Callable[[str], None]]:
+def waiting(what: str) -> Iterator[Say]:
     """Show what the command waits for; the yielded function shows another text.
 
     Without a terminal and ``--json``, one line says it if the wait is long.

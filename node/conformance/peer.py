@@ -22,6 +22,7 @@ from protocol.manifest import Manifest, open_manifest, swarm_id
 from protocol.messages import MANIFEST_STREAM, MAX_MANIFEST_RESPONSE_BYTES
 from swarm.common.counters import Counters
 from swarm.exchange import fetch_manifest
+from swarm.transport.node import StreamEnds
 from swarm.transport.node_transport import NodeTransport
 from swarm.transport.protobuf import Fields, decode
 from swarm.transport.streams import LENGTH_VARINT, ask
@@ -76,9 +77,7 @@ class Peer:
     sent: list[Sent] = field(default_factory=list)
 
     @asynccontextmanager
-    async def stream(
-        self, protocol: str
-    ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    async def stream(self, protocol: str) -> AsyncIterator[StreamEnds]:
         """Open a new stream to the peer, closed at the end."""
         reader, writer = await self.transport.node.open_stream(self.peer_id, protocol)
         noted: Any = _Noted(writer, protocol, self.sent)

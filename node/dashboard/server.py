@@ -20,7 +20,7 @@ from node.dashboard.app import Asking, application
 from node.dashboard.run_view import Feed, RunView
 from node.storage.run_folder import RunFolder
 from swarm.common.counters import Counters
-from swarm.common.util import version
+from swarm.common.util import Say, version
 
 MOST = 96  # maximum open connections
 MOST_OF_ONE = 64  # of one address
@@ -166,7 +166,7 @@ class Dashboard:
     config: Config
     wanted: bool | str
     counters: Counters
-    tell: Callable[[str], None]
+    tell: Say
 
     def __post_init__(self) -> None:
         self._place = listen(self.wanted)

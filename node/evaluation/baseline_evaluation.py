@@ -12,7 +12,7 @@ from node.errors import NodeError
 from node.evaluation.baseline import LEAST_CAP, MASTERED, Baseline, LevelResult, measured
 from node.evaluation.evaluator import Evaluator, Progress, TimeLimit
 from node.policy.policy import Policy
-from node.tasks.curriculum import EnvLevel
+from node.tasks.curriculum import EnvLevel, EnvLevels
 from node.tasks.scorer import Scorer
 from node.trajectories.trajectory import TurnLimits
 from swarm.common.counters import Counters
@@ -45,7 +45,7 @@ class BaselineEvaluation:
     policy: Policy
     engine: RolloutEngine
     verifier: Scorer
-    levels: Sequence[EnvLevel]
+    levels: EnvLevels
     counters: Counters
     clock: Callable[[], float] = time.monotonic
     found: Baseline | None = field(default=None, init=False)
@@ -96,7 +96,7 @@ class BaselineEvaluation:
         for each in self.found.fair() if self.found else ():
             yield each.level, [reward for row in each.rewards for reward in row]
 
-    def _limit_cap(self, easiest: Sequence[EnvLevel], limit: TimeLimit) -> None:
+    def _limit_cap(self, easiest: EnvLevels, limit: TimeLimit) -> None:
         """Measure the speed; limit completions so that the first tasks take their share."""
         for count in (1, 4):  # the first time, kernels are chosen and compiled
             self._sample(easiest[:count], self._temperatures[0], range(COMPARED), PROBED, limit)
@@ -106,11 +106,7 @@ class BaselineEvaluation:
             self._cap = min(self._cap, max(LEAST_CAP, affordable))
 
     def _evaluate(
-        self,
-        levels: Sequence[EnvLevel],
-        temperatures: Sequence[float],
-        numbers: range,
-        limit: TimeLimit,
+        self, levels: EnvLevels, temperatures: Sequence[float], numbers: range, limit: TimeLimit
     ) -> bool:
         """Add the results of the tasks with these ``numbers``; return whether time sufficed.
 
@@ -159,9 +155,7 @@ class BaselineEvaluation:
                 found += [(env, level) for level in levels if level > of_env[-1].level[1]][:1]
         return found
 
-    def _batches(
-        self, levels: Sequence[EnvLevel], tasks: int, seconds: float
-    ) -> Iterator[Sequence[EnvLevel]]:
+    def _batches(self, levels: EnvLevels, tasks: int, seconds: float) -> Iterator[EnvLevels]:
         """Yield levels in batches of about equal time, by the speed measured so far."""
         while levels:
             each = self._pace * self._cap * tasks * COMPLETIONS
@@ -170,12 +164,7 @@ class BaselineEvaluation:
             levels = levels[count:]
 
     def _sample(
-        self,
-        levels: Sequence[EnvLevel],
-        temperature: float,
-        numbers: range,
-        cap: int,
-        limit: TimeLimit,
+        self, levels: EnvLevels, temperature: float, numbers: range, cap: int, limit: TimeLimit
     ) -> list[LevelResult]:
         """Evaluate levels; omit those whose tasks cannot be built, answered or scored."""
         try:
@@ -191,7 +180,7 @@ class BaselineEvaluation:
         return found
 
     def _sample_all(
-        self, levels: Sequence[EnvLevel], temperature: float, numbers: range, cap: int
+        self, levels: EnvLevels, temperature: float, numbers: range, cap: int
     ) -> list[LevelResult]:
         """Sample and score the tasks, and measure the speed."""
         start = self.clock()
@@ -210,7 +199,7 @@ class BaselineEvaluation:
         ]
 
 
-def _named(levels: Sequence[EnvLevel]) -> str:
+def _named(levels: EnvLevels) -> str:
     env, level = levels[0]
     more = f" and {counted(len(levels) - 1, 'other level')}" if len(levels) > 1 else ""
     return f"{env} level {level}{more}"

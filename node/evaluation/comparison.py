@@ -20,7 +20,7 @@ from node.evaluation.evaluator import Evaluation, Evaluator, heldout_tasks
 from node.network.pinned_manifest import checked_manifest
 from node.policy.policy import Policy, stream
 from node.storage.run_folder import RunFolder
-from node.tasks.curriculum import EnvLevel, TaskSampler, chosen_levels, served_levels
+from node.tasks.curriculum import EnvLevel, EnvLevels, TaskSampler, chosen_levels, served_levels
 from node.tasks.scorer import Scorer, buildable
 from node.tasks.task_set import allowed_by
 from node.tasks.verifier.verifier import Verifier
@@ -154,7 +154,7 @@ class Score:
         return cls(len(evaluation.tasks), evaluation.mean, pass_at)
 
 
-def of_families(levels: Sequence[EnvLevel], families: Sequence[str] | None) -> Sequence[EnvLevel]:
+def of_families(levels: EnvLevels, families: Sequence[str] | None) -> EnvLevels:
     """Return the levels of some families (None: all); raise ``UsageError`` for an unknown one."""
     served = dict.fromkeys(env for env, _ in levels)
     for family in families or ():
@@ -254,7 +254,7 @@ class Question:
     task: TaskRef | None
 
 
-def drawn(scorer: Scorer, levels: Sequence[tuple[str, int]], rng: random.Random) -> Question:
+def drawn(scorer: Scorer, levels: EnvLevels, rng: random.Random) -> Question:
     """Sample a held-out question of a level that has some; raises ``NodeError`` if none has."""
     for env, level in rng.sample(levels, len(levels)):
         task = TaskRef(env, level, rng.getrandbits(63), Split.HELDOUT)
@@ -271,7 +271,7 @@ def drawn(scorer: Scorer, levels: Sequence[tuple[str, int]], rng: random.Random)
 def recognised(
     scorer: Scorer,
     specs: Sequence[EnvSpec],
-    levels: Sequence[tuple[str, int]],
+    levels: EnvLevels,
     text: str,
     rng: random.Random,
     most: int,
@@ -292,9 +292,7 @@ def recognised(
     return Question(text, None)
 
 
-def _batches(
-    levels: Sequence[tuple[str, int]], rng: random.Random, most: int
-) -> Iterator[list[TaskRef]]:
+def _batches(levels: EnvLevels, rng: random.Random, most: int) -> Iterator[list[TaskRef]]:
     kinds = [(env, level, split) for env, level in levels for split in Split]
     for begin in range(0, most, BATCH):
         yield [
@@ -308,11 +306,7 @@ LOOKED_AT = 4096  # tasks sampled to recognize a typed question, which takes sec
 
 
 def question_of(
-    verifier: Verifier,
-    manifest: Manifest,
-    levels: Sequence[tuple[str, int]],
-    text: str | None,
-    family: str | None,
+    verifier: Verifier, manifest: Manifest, levels: EnvLevels, text: str | None, family: str | None
 ) -> Question:
     """Return the typed question, or a sampled held-out one of ``family``, if any.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from node.plan.machine import Device
 from node.plan.memory import Workload
 from node.plan.model_shape import FLOAT, ModelShape
 from node.threads import choose, fastest
+from swarm.common.util import Say
 
 if TYPE_CHECKING:
     from node.learner.batches import TrainingGroup
@@ -127,7 +127,7 @@ PROMPT = 16
 SEED = 0
 
 
-def probe(found: Plan, tell: Callable[[str], None]) -> Speed:
+def probe(found: Plan, tell: Say) -> Speed:
     """Measure speed on short completions; ``tell`` gets each step.
 
     It uses random weights and the embedded engine. Raises ``NodeError`` if memory runs out.

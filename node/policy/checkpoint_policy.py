@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from node.storage.checkpoints import (
     no_checkpoint,
 )
 from node.storage.run_folder import RunFolder
+from swarm.common.util import Say
 
 log = logging.getLogger(__name__)
 
@@ -45,9 +46,7 @@ def chosen(folder: RunFolder, *, step: str | None = None, best: bool = False) ->
             raise no_checkpoint(checkpoints.folder)
 
 
-def saved_policy(
-    config: PolicySection, loaded: Loaded, tell: Callable[[str], None] = log.info
-) -> Policy:
+def saved_policy(config: PolicySection, loaded: Loaded, tell: Say = log.info) -> Policy:
     """Load a checkpoint's policy; an adapter goes into the run's initial model.
 
     Raises PolicyError: loading failed; ConfigError: another model, weight type or adapter.
@@ -62,9 +61,7 @@ def saved_policy(
     return policy
 
 
-def checkpoint_policy(
-    config: PolicySection, loaded: Loaded, tell: Callable[[str], None] = log.info
-) -> Policy:
+def checkpoint_policy(config: PolicySection, loaded: Loaded, tell: Say = log.info) -> Policy:
     """Load a checkpoint's own model, or its adapter into the configured model.
 
     Raises PolicyError: loading failed; ConfigError: the adapter has other settings.
@@ -82,12 +79,7 @@ def checkpoint_policy(
 
 
 def export(
-    config: Config,
-    loaded: Loaded,
-    out: Path,
-    *,
-    adapter: bool = False,
-    tell: Callable[[str], None] = log.info,
+    config: Config, loaded: Loaded, out: Path, *, adapter: bool = False, tell: Say = log.info
 ) -> None:
     """Write a checkpoint's model (or only its adapter) and tokenizer to ``out``.
 

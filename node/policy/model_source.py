@@ -8,7 +8,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from node.policy.model_files import (
     is_gguf,
     refused,
 )
-from swarm.common.util import duration
+from swarm.common.util import Say, duration
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ def patience() -> float:
     return float(given)
 
 
-def fetch(model: str, names: Sequence[str], tell: Callable[[str], None]) -> Path:
+def fetch(model: str, names: Sequence[str], tell: Say) -> Path:
     """Return the folder of a causal language model's files; download what is missing.
 
     ``names`` are all the model's files. ``tell`` receives size and remaining time, at most once per
@@ -83,7 +83,7 @@ def wanted(names: Sequence[str]) -> list[str]:
     return [*(name for name in top if name.endswith(TEXTS)), *next(filter(None, found), [])]
 
 
-def _reporting_bar(model: str, total: int, tell: Callable[[str], None]) -> type[Any]:
+def _reporting_bar(model: str, total: int, tell: Say) -> type[Any]:
     """Create a tqdm class that reports progress; its own total omits pending files."""
     from tqdm import tqdm
 
@@ -166,7 +166,7 @@ def check_model(model: str) -> None:
         _at_hub(model)
 
 
-def located(model: str, tell: Callable[[str], None]) -> Path:
+def located(model: str, tell: Say) -> Path:
     """Return the folder to load a model from, after downloading what is missing.
 
     Warns if the hub is unreachable but part is cached. Raises as :func:`check_model`.
@@ -195,7 +195,7 @@ def _local(model: str) -> Path | None:
     return folder
 
 
-def _from_hub(model: str, tell: Callable[[str], None]) -> Path:
+def _from_hub(model: str, tell: Say) -> Path:
     here = cached(model)
     if here and offline():
         return here

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from pickle import UnpicklingError
 from types import MappingProxyType
@@ -33,6 +33,7 @@ from node.policy.encoding import PromptEncoder, check_options, hidden_ids
 from node.policy.fast_layers import fuse_norms, quicken
 from node.policy.model_files import PolicyError, check_loaded, check_vocabulary, refused, usable
 from node.policy.model_source import SHIPPED, located, no_folder, no_model
+from swarm.common.util import Say
 
 if TYPE_CHECKING:
     from node.policy.lora import Adapter
@@ -137,10 +138,7 @@ class Policy:
 
     @classmethod
     def load(
-        cls,
-        config: PolicySection,
-        adapter: Path | None = None,
-        tell: Callable[[str], None] = log.info,
+        cls, config: PolicySection, adapter: Path | None = None, tell: Say = log.info
     ) -> Policy:
         """Load model and tokenizer.
 
@@ -278,9 +276,7 @@ def unsettled(model: PreTrainedModel) -> PreTrainedModel:
     return same
 
 
-def _loaded(
-    config: PolicySection, tell: Callable[[str], None]
-) -> tuple[Any, PreTrainedTokenizerBase]:
+def _loaded(config: PolicySection, tell: Say) -> tuple[Any, PreTrainedTokenizerBase]:
     try:
         source = located(config.model, tell)
         AutoConfig.from_pretrained(source, trust_remote_code=False)

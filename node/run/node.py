@@ -9,7 +9,7 @@ import logging
 import secrets
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -44,7 +44,7 @@ from node.run.status import STOPS, RunOptions, StatusFile, announce, dashboard, 
 from node.run.training_loop import Trainer, TrainingLoop, open_experience
 from node.run.update_groups import public_name
 from node.storage.run_folder import ListedPeers, RunFolder
-from node.tasks.curriculum import EnvLevel, served_levels
+from node.tasks.curriculum import EnvLevels, served_levels
 from node.tasks.sandbox.sandbox import sandbox_support
 from node.tasks.task_set import allowed_by, overview, summary
 from node.tasks.verifier.verifier import Verifier, VerifierPool
@@ -53,7 +53,7 @@ from protocol.manifest import Manifest
 from swarm.admission import oldest_epoch
 from swarm.common.clock import Clock, SystemClock
 from swarm.common.counters import Counters
-from swarm.common.util import counted
+from swarm.common.util import Say, counted
 from swarm.journal import open_or_restore
 from swarm.member import Experience
 from swarm.verification import JudgeRefused
@@ -78,8 +78,8 @@ class Node(Opened):
     folder: RunFolder
     clock: Clock = field(default_factory=SystemClock)
     ranks: Ranks | None = None
-    say: Callable[[str], None] = log.info
-    stage: Callable[[str], None] = log.debug
+    say: Say = log.info
+    stage: Say = log.debug
     baseline: Callable[[BaselineEvaluation], Mapping[str, Any]] | None = None
     rounds: TrainingLoop = field(init=False)
     membership: Membership = field(init=False)
@@ -154,10 +154,7 @@ class Node(Opened):
         self._open_rounds(trainer, progress, experience)
 
     def _after_baseline(
-        self,
-        trainer: Trainer,
-        verifier: VerifierPool,
-        open_trainer: Callable[[Sequence[EnvLevel]], Trainer],
+        self, trainer: Trainer, verifier: VerifierPool, open_trainer: Callable[[EnvLevels], Trainer]
     ) -> Trainer:
         """Evaluate the policy; return the trainer, another one if that changes the config."""
         if not self.baseline:
@@ -179,7 +176,7 @@ class Node(Opened):
         verifier: VerifierPool,
         experience: Experience,
         reference: PreTrainedModel | None,
-        levels: Sequence[EnvLevel],
+        levels: EnvLevels,
     ) -> Trainer:
         return Trainer(
             self.config,
@@ -225,7 +222,7 @@ class BaselineDialogue:
 
     options: RunOptions
     stages: Stages
-    tell: Callable[[str], None]
+    tell: Say
 
     def __call__(self, evaluation: BaselineEvaluation) -> Mapping[str, Any]:
         """Return the config keys that change, for this run and in the config's file."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from node.storage.checkpoints import (
 )
 from node.storage.run_folder import RunFolder
 from swarm.common.clock import SystemClock
-from swarm.common.util import counted
+from swarm.common.util import Say, counted
 from swarm.journal import Journal, backup_path, open_or_restore
 from swarm.pool import Pool, updates_of
 
@@ -68,15 +68,13 @@ class RunState:
             place = f"round {self.round}, policy step {begun['policy_step']}"
             self.notes = *loaded.notes, f"resuming from {place}, checkpoint {loaded.path.name}"
 
-    def policy(self, config: PolicySection, tell: Callable[[str], None] = log.info) -> Policy:
+    def policy(self, config: PolicySection, tell: Say = log.info) -> Policy:
         """Load the saved policy or the base model, or raise PolicyError or ConfigError."""
         if self.loaded:
             return saved_policy(config, self.loaded, tell)
         return Policy.load(config, tell=tell)
 
-    def reference(
-        self, config: Config, tell: Callable[[str], None] = log.info
-    ) -> PreTrainedModel | None:
+    def reference(self, config: Config, tell: Say = log.info) -> PreTrainedModel | None:
         """Load the model that the run began with, if peers' answers are bounded by it.
 
         None if it is the policy itself: of a new run, or below an adapter. Raises ConfigError if

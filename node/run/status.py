@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,7 @@ from node.storage.run_folder import (
     present_status,
 )
 from swarm.common.counters import Counters
+from swarm.common.util import Say
 from swarm.member import PeerInfo
 from swarm.reputation import Account, penalties_now
 
@@ -96,7 +97,7 @@ class StatusFile:
             if self._status:
                 self._report(STOPPING)
 
-    def stop_after(self, tell: Callable[[str], None]) -> Callable[[str], None]:
+    def stop_after(self, tell: Say) -> Say:
         """Return a function that calls ``tell`` and then reports the stop."""
 
         def stop(line: str) -> None:
@@ -247,7 +248,7 @@ STOPS = tuple(
 )  # Ctrl-C, a service manager's stop, and a terminal that is closed.
 
 
-def announce(membership: Membership, tell: Callable[[str], None], *, watches: bool = False) -> None:
+def announce(membership: Membership, tell: Say, *, watches: bool = False) -> None:
     """Print who this node is and, unless it only watches, how others join through it."""
     status = membership.status()
     swarm = f"swarm {membership.manifest.name!r} {membership.swarm_id.hex()[:16]}"
@@ -265,7 +266,7 @@ class Stop(threading.Event):
     Before the work, or a second time, they interrupt the step; closing is never interrupted.
     """
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
+    def __init__(self, tell: Say) -> None:
         super().__init__()
         self._tell = tell
         self.printing: list[threading.Thread] = []
@@ -301,7 +302,7 @@ class Stop(threading.Event):
 
 
 @contextmanager
-def stopping(tell: Callable[[str], None] = say) -> Iterator[Stop]:
+def stopping(tell: Say = say) -> Iterator[Stop]:
     """Let :data:`STOPS` end the block in order; ``tell`` shows messages to the user."""
     stop = Stop(tell)
     before = {n: signal.signal(n, stop.on_signal) for n in STOPS}
@@ -332,11 +333,7 @@ class RunOptions:
 
 @contextmanager
 def dashboard(
-    config: Config,
-    folder: RunFolder,
-    counters: Counters,
-    status: StatusFile,
-    tell: Callable[[str], None],
+    config: Config, folder: RunFolder, counters: Counters, status: StatusFile, tell: Say
 ) -> Iterator[None]:
     """Serve any configured dashboard; log and count failures (``dashboard_failures``)."""
     wanted = config.monitor.dashboard

@@ -36,7 +36,7 @@ from node.run.update_groups import (
     shareable,
     unread,
 )
-from node.tasks.curriculum import EnvLevel
+from node.tasks.curriculum import EnvLevels
 from node.tasks.scorer import Scorer
 from node.trajectories.trajectory import TurnLimits
 from protocol.manifest import Manifest
@@ -190,7 +190,7 @@ class Trainer:
         *,
         author: bytes,
         manifest: Manifest,
-        levels: Sequence[EnvLevel],
+        levels: EnvLevels,
         verifier: Scorer,
         experience: Experience,
         clock: Clock,

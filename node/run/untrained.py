@@ -36,7 +36,7 @@ from node.storage.run_folder import RunFolder
 from swarm.census import Census
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
-from swarm.common.util import plain_json, version
+from swarm.common.util import Say, plain_json, version
 from swarm.journal import Journal, open_or_restore
 from swarm.member import Experience
 from swarm.pool import Pool
@@ -83,7 +83,7 @@ class Observer:
         return Experience.around(self._pool, self._tally.refused)
 
     @contextmanager
-    def at_work(self, membership: Membership, tell: Callable[[str], None]) -> Iterator[None]:
+    def at_work(self, membership: Membership, tell: Say) -> Iterator[None]:
         """Show the swarm during the block; ``tell`` gets the address. Raises NodeError."""
         swarm, now = membership.swarm_id.hex(), self._clock.time()
         state = read_census(self._folder.census, swarm, now, self._counters)

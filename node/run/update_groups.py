@@ -34,7 +34,7 @@ from node.rollout.async_generator import JUDGES, AsyncRolloutGenerator, Stalenes
 from node.rollout.generator import Generator
 from node.rollout.group_writer import UnfinishedGroups
 from node.rollout.groups import GroupLimits, GroupSource, Intake, OwnGroup
-from node.tasks.curriculum import EnvLevel, TaskSampler, chosen_levels
+from node.tasks.curriculum import EnvLevels, TaskSampler, chosen_levels
 from node.tasks.scorer import Scorer
 from node.threads import MemoryTrimmer
 from node.trajectories.trajectory import TurnLimits
@@ -420,7 +420,7 @@ def shareable(own: Generator, groups: Sequence[Group]) -> tuple[list[Group], Ori
     return shared, origin
 
 
-def open_sampler(config: Config, levels: Sequence[EnvLevel]) -> TaskSampler:
+def open_sampler(config: Config, levels: EnvLevels) -> TaskSampler:
     """Open the sampler that the config asks for, of levels that can be served here."""
     tasks = config.tasks
     size = config.engine.group_size

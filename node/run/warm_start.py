@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,11 +20,11 @@ from node.policy.policy import Policy
 from node.storage.atomic_files import filling
 from node.storage.checkpoints import Checkpoints
 from node.storage.run_folder import RunFolder
-from node.tasks.curriculum import EnvLevel
+from node.tasks.curriculum import EnvLevel, EnvLevels
 from node.tasks.verifier.verifier import Verifier
 from node.trajectories.trajectory import TurnLimits
 from swarm.common.counters import Counters
-from swarm.common.util import fsync_path
+from swarm.common.util import Say, fsync_path
 from swarm.groups import Split, TaskRef
 
 FOLDER = "warm-start"
@@ -35,8 +34,6 @@ LOWEST = 2  # levels of each family that the examples are of, where the config n
 TASKS, LEAST_TASKS, COMPLETIONS = 2, 16, 4  # of a family, in all, and of a task, at each look
 ENOUGH = 0.4  # share of right answers, or of groups with right and wrong ones: it ends
 LR_FACTOR, MOST_LR = 5, 1e-3  # of learner.lr; of what comes of it
-
-Say = Callable[[str], None]
 
 
 def warm_start(config: Config, folder: RunFolder, path: Path, steps: int, say: Say) -> WarmStarted:
@@ -75,7 +72,7 @@ def warm_start(config: Config, folder: RunFolder, path: Path, steps: int, say: S
     return record
 
 
-def _lowest(levels: Sequence[EnvLevel]) -> list[EnvLevel]:
+def _lowest(levels: EnvLevels) -> list[EnvLevel]:
     seen: dict[str, list[EnvLevel]] = {}
     for pair in sorted(levels):
         seen.setdefault(pair[0], []).append(pair)
@@ -86,7 +83,7 @@ class _Run:
     """The steps of one warm start, and the looks at what they achieved."""
 
     def __init__(
-        self, config: Config, policy: Policy, verifier: Verifier, levels: Sequence[EnvLevel]
+        self, config: Config, policy: Policy, verifier: Verifier, levels: EnvLevels
     ) -> None:
         self._config, self._policy, self._verifier = config, policy, verifier
         self._levels = list(levels)

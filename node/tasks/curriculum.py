@@ -15,6 +15,7 @@ from node.errors import ConfigError, TaskSetError
 from protocol.manifest import EnvSpec
 
 EnvLevel = tuple[str, int]
+EnvLevels = Sequence[EnvLevel]
 
 
 class Curriculum(ABC):
@@ -31,9 +32,7 @@ class Curriculum(ABC):
         self.options = options
 
     @abstractmethod
-    def next(
-        self, levels: Sequence[EnvLevel], weights: Mapping[str, float], rng: random.Random
-    ) -> EnvLevel:
+    def next(self, levels: EnvLevels, weights: Mapping[str, float], rng: random.Random) -> EnvLevel:
         """Return the level of the next task.
 
         ``weights`` are relative frequencies by env, at least 0. All randomness is from ``rng``.
@@ -55,9 +54,7 @@ class Curriculum(ABC):
 class UniformCurriculum(Curriculum):
     """Curriculum that samples an env by weight, then one of its levels uniformly."""
 
-    def next(
-        self, levels: Sequence[EnvLevel], weights: Mapping[str, float], rng: random.Random
-    ) -> EnvLevel:
+    def next(self, levels: EnvLevels, weights: Mapping[str, float], rng: random.Random) -> EnvLevel:
         (env,) = rng.choices(list(weights), list(weights.values()))
         return rng.choice([level for level in levels if level[0] == env])
 
@@ -71,9 +68,7 @@ def served_levels(task_set: Sequence[EnvSpec], served: Collection[str]) -> tuple
     return tuple((spec.name, level) for spec in specs for level in range(len(spec.levels)))
 
 
-def chosen_levels(
-    levels: Sequence[EnvLevel], chosen: Mapping[str, Sequence[int]]
-) -> tuple[EnvLevel, ...]:
+def chosen_levels(levels: EnvLevels, chosen: Mapping[str, Sequence[int]]) -> tuple[EnvLevel, ...]:
     """Return the levels that ``tasks.levels`` leaves; a family not named there keeps all of its.
 
     Raises ConfigError if it names a family that is not served or a level that is not there.
@@ -101,7 +96,7 @@ class TaskSampler:
 
     def __init__(
         self,
-        levels: Sequence[EnvLevel],
+        levels: EnvLevels,
         weights: Mapping[str, float],
         rng: random.Random,
         curriculum: Curriculum | None = None,
@@ -209,9 +204,7 @@ class Thompson(Curriculum):
         super().__init__(group_size, options)
         self._beliefs = Beliefs(self.kept)
 
-    def next(
-        self, levels: Sequence[EnvLevel], weights: Mapping[str, float], rng: random.Random
-    ) -> EnvLevel:
+    def next(self, levels: EnvLevels, weights: Mapping[str, float], rng: random.Random) -> EnvLevel:
         self._beliefs.tick()
         sizes = Counter(env for env, _ in levels)
         shares = [
@@ -248,9 +241,7 @@ class Skill(Thompson):
     EVEN = 0.1
     kept = 0.9  # Most levels of a graded set are out of reach, and stay so for long.
 
-    def next(
-        self, levels: Sequence[EnvLevel], weights: Mapping[str, float], rng: random.Random
-    ) -> EnvLevel:
+    def next(self, levels: EnvLevels, weights: Mapping[str, float], rng: random.Random) -> EnvLevel:
         self._beliefs.tick()
         if rng.random() < self.EVEN:
             return EVENLY.next(levels, weights, rng)
@@ -271,9 +262,7 @@ class AutoCurriculum(Skill):
 
     GRADED = 6
 
-    def next(
-        self, levels: Sequence[EnvLevel], weights: Mapping[str, float], rng: random.Random
-    ) -> EnvLevel:
+    def next(self, levels: EnvLevels, weights: Mapping[str, float], rng: random.Random) -> EnvLevel:
         if max(Counter(env for env, _ in levels).values()) < self.GRADED:
             return EVENLY.next(levels, weights, rng)
         return super().next(levels, weights, rng)

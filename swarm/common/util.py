@@ -16,6 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+Say = Callable[[str], None]  # reports a line of text
+
 
 class BackgroundTasks:
     """Tasks of one owner, cancelled together; ``failed`` receives the error of one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from asyncio import StreamReader, StreamWriter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
@@ -217,9 +218,7 @@ class NodeTransport(Services):
             await node.add_handler(protocol, self._stream_handler(protocol))
 
     def _stream_handler(self, protocol: str) -> StreamHandler:
-        async def on_stream(
-            peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-        ) -> None:
+        async def on_stream(peer: str, reader: StreamReader, writer: StreamWriter) -> None:
             try:
                 received, sent = await serve(reader, writer, self._services[protocol], peer)
                 self.bytes_in += received

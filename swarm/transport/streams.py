@@ -7,6 +7,7 @@ is a refusal.
 from __future__ import annotations
 
 import asyncio
+from asyncio import StreamReader, StreamWriter
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
@@ -27,10 +28,10 @@ CHUNK = 1 << 16
 LONGEST_VARINT = 5
 REQUEST_SECONDS = 1.5  # for a complete request, at most 64 bytes: one distant round trip
 
+Read = Callable[[int], Awaitable[bytes]]  # exactly so many bytes, or ``EOFError``, ``OSError``
 
-async def read_varint(
-    read: Callable[[int], Awaitable[bytes]], longest: int = LONGEST_VARINT
-) -> int:
+
+async def read_varint(read: Read, longest: int = LONGEST_VARINT) -> int:
     """Read a length of at most ``longest`` bytes; ``read`` returns so many bytes exactly."""
     size = 0
     for place in range(longest):
@@ -45,10 +46,10 @@ class Framing(NamedTuple):
     """How the length of a message is encoded, and read from a stream."""
 
     head: Callable[[int], bytes]
-    size: Callable[[asyncio.StreamReader], Awaitable[int]]  # or IncompleteReadError, ValueError
+    size: Callable[[StreamReader], Awaitable[int]]  # or IncompleteReadError, ValueError
 
 
-async def _read_u32(reader: asyncio.StreamReader) -> int:
+async def _read_u32(reader: StreamReader) -> int:
     return int.from_bytes(await reader.readexactly(4), "big")
 
 
@@ -57,8 +58,8 @@ LENGTH_VARINT = Framing(varint, lambda reader: read_varint(reader.readexactly)) 
 
 
 async def ask(
-    reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
+    reader: StreamReader,
+    writer: StreamWriter,
     payload: bytes,
     *,
     peer: str,
@@ -89,8 +90,8 @@ async def ask(
 
 
 async def serve(
-    reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
+    reader: StreamReader,
+    writer: StreamWriter,
     service: Service,
     peer: str,
     framing: Framing = LENGTH_U32,
@@ -127,9 +128,7 @@ def expire(patience: asyncio.Timeout) -> Callable[[], None]:
     return lambda: None if patience.expired() else patience.reschedule(0.0)
 
 
-async def _read_at_rate(
-    reader: asyncio.StreamReader, size: int, minimum_rate: float, peer: str
-) -> bytes:
+async def _read_at_rate(reader: StreamReader, size: int, minimum_rate: float, peer: str) -> bytes:
     # Each read is due when the minimum rate would have delivered one more byte.
     started = asyncio.get_running_loop().time()
     received = bytearray()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
+from asyncio import StreamReader, StreamWriter
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from secrets import token_bytes
@@ -398,9 +398,7 @@ def served_calls(
             name, partial(_answer_call, table, budget, name), CONCURRENT, counters, peer_limits
         )
 
-        async def on_stream(
-            peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-        ) -> None:
+        async def on_stream(peer: str, reader: StreamReader, writer: StreamWriter) -> None:
             try:
                 await serve(reader, writer, service, peer, LENGTH_VARINT)
             except Refusal as refusal:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from asyncio import StreamReader, StreamWriter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -303,9 +304,7 @@ class Introductions:
         except (TransportError, OSError, EOFError, ValueError) as error:
             logger.debug("peer %s does not say where it listens: %s", peer, error)
 
-    async def _identify(
-        self, peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def _identify(self, peer: str, reader: StreamReader, writer: StreamWriter) -> None:
         await _send(writer, await self._budget.serve(peer, 0, partial(self._identification, peer)))
 
     async def _identification(self, peer: str) -> bytes:
@@ -318,9 +317,7 @@ class Introductions:
             address_bytes(str(places[-1])) if places else b"",
         )
 
-    async def _on_push(
-        self, peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def _on_push(self, peer: str, reader: StreamReader, writer: StreamWriter) -> None:
         size = await _size(reader, MESSAGE_BYTES)
 
         async def take() -> bytes:
@@ -344,9 +341,7 @@ class Introductions:
         except (TransportError, OSError, EOFError, ValueError) as error:
             logger.debug("peer %s does not get the address of this node: %s", peer, error)
 
-    async def _route(
-        self, peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def _route(self, peer: str, reader: StreamReader, writer: StreamWriter) -> None:
         async def answer(size: int) -> bytes:
             wanted = asked_for(await reader.readexactly(size))
             return await self._reply(peer_id_text(wanted), peer)
@@ -366,9 +361,7 @@ class Introductions:
         )
 
     def _bounded(self, serve: StreamHandler) -> StreamHandler:
-        async def on_stream(
-            peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-        ) -> None:
+        async def on_stream(peer: str, reader: StreamReader, writer: StreamWriter) -> None:
             slot = self._slots.take(peer)
             try:
                 if slot is None:
@@ -389,7 +382,7 @@ class Introductions:
         return on_stream
 
 
-async def _size(reader: asyncio.StreamReader, most: int) -> int:
+async def _size(reader: StreamReader, most: int) -> int:
     """Read the length of a message; raises ``ValueError`` if over ``most``."""
     size = await LENGTH_VARINT.size(reader)
     if size > most:
@@ -397,6 +390,6 @@ async def _size(reader: asyncio.StreamReader, most: int) -> int:
     return size
 
 
-async def _send(writer: asyncio.StreamWriter, message: bytes) -> None:
+async def _send(writer: StreamWriter, message: bytes) -> None:
     writer.write(LENGTH_VARINT.head(len(message)) + message)
     await writer.drain()

@@ -18,7 +18,7 @@ import trio
 from protocol.identity import Identity
 from swarm.transport.node import DaemonFailed
 from swarm.transport.protobuf import varint
-from swarm.transport.streams import read_varint
+from swarm.transport.streams import Read, read_varint
 
 logger = logging.getLogger(__name__)
 
@@ -36,8 +36,6 @@ WINDOW = 1 << 18  # bytes that a sender may be ahead of the stream's reader (yam
 WAIT_SECONDS = 0.01
 PATIENCE_SECONDS = 1.0
 WRITE_SECONDS = 30.0  # for a frame to leave; the slowest rate that a peer may have takes 16
-
-Read = Callable[[int], Awaitable[bytes]]  # exactly so many bytes, or ``EOFError``, ``OSError``
 
 Write = Callable[[bytes], Awaitable[object]]
 

@@ -7,6 +7,7 @@ import inspect
 import logging
 import os
 import socket
+from asyncio import StreamReader, StreamWriter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import count
@@ -56,9 +57,7 @@ class LinkLost(ConnectionError):  # noqa: N818
 class Link:
     """One end of the byte stream. All methods belong to one event loop."""
 
-    def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, methods: Methods
-    ) -> None:
+    def __init__(self, reader: StreamReader, writer: StreamWriter, methods: Methods) -> None:
         self._reader = reader
         self._writer = writer
         self._methods = methods
