@@ -297,9 +297,7 @@ class Mixture:
             for author, line in self._drawn(_by_author(known), draw).items()
         ]
 
-    def _stacks(
-        self, candidates: Iterable[Candidate], trusted: Set[bytes]
-    ) -> dict[bytes, list[Candidate]]:
+    def _stacks(self, candidates: Iterable[Candidate], trusted: Set[bytes]) -> _Stacks:
         """Return groups by author, newest first, limited to those that the rule uses."""
         newest = sorted(candidates, key=lambda c: (-c.received, c.key))
         stacks = _by_author(newest)
@@ -308,16 +306,14 @@ class Mixture:
         caps, times = self.caps(self._rule.slots, trusted), self._rule.newest
         return {author: stack[: times * caps.most(author)] for author, stack in stacks.items()}
 
-    def _drawn(
-        self, stacks: Mapping[bytes, Sequence[Candidate]], draw: random.Random
-    ) -> dict[bytes, list[Candidate]]:
+    def _drawn(self, stacks: Mapping[bytes, Sequence[Candidate]], draw: random.Random) -> _Stacks:
         """Return authors in random order, each with its groups in the rule's order."""
         authors = sorted(stacks)
         draw.shuffle(authors)
         return {author: self._rule.order(stacks[author], draw) for author in authors}
 
 
-def _by_author(candidates: Iterable[Candidate]) -> dict[bytes, list[Candidate]]:
+def _by_author(candidates: Iterable[Candidate]) -> _Stacks:
     stacks: defaultdict[bytes, list[Candidate]] = defaultdict(list)
     for candidate in candidates:
         stacks[candidate.key.author].append(candidate)
@@ -325,6 +321,7 @@ def _by_author(candidates: Iterable[Candidate]) -> dict[bytes, list[Candidate]]:
 
 
 _Lines = list[Sequence[Candidate]]
+_Stacks = dict[bytes, list[Candidate]]
 
 
 def _hopeful_first(

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from node.cli.options import Command, ConfigOption, JsonOption, find_config, open_node, print_json
 from node.monitor.output import say
-
-if TYPE_CHECKING:
-    from node.storage.run_folder import RunFolder
+from node.storage.run_folder import RunFolder
 
 identity_app = typer.Typer(
     help="Show, export or import the private key of a node.", no_args_is_help=True
@@ -95,7 +93,6 @@ def import_identity_command(
 def _folder_without_node(config: Path | None) -> RunFolder | None:
     """Return the folder for a new node; None if one exists or its file is named."""
     from node.cli.join import NEW_FOLDER
-    from node.storage.run_folder import RunFolder
 
     path = find_config(config)
     if path is None:

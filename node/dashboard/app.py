@@ -50,6 +50,7 @@ MOST_LINE = 256 << 10
 # Pages of other sites cannot send this header without a CORS preflight.
 ASKED_BY = "x-asked-by", "page"
 LAST = ("end", "error")
+LineQueue = asyncio.Queue[bytes | None]  # None follows the last line
 
 
 class CannotAskError(Exception):
@@ -120,7 +121,7 @@ class Asking:
             raise CannotAskError(503, f"no process can be started here: {error}") from error
         finally:
             self._starting = False
-        lines: asyncio.Queue[bytes | None] = asyncio.Queue()
+        lines: LineQueue = asyncio.Queue()
         request = json.dumps(asked).encode() + b"\n"
         self._work = work = asyncio.create_task(self._follow(process, request, lines))
         if self._closed:
@@ -149,9 +150,7 @@ class Asking:
         if len(self._begun) == MOST_BEGUN and time.monotonic() - self._begun[0] < BEGUN_SECONDS:
             raise CannotAskError(429, "too many questions: retry in a minute")
 
-    async def _follow(
-        self, process: Process, request: bytes, lines: asyncio.Queue[bytes | None]
-    ) -> None:
+    async def _follow(self, process: Process, request: bytes, lines: LineQueue) -> None:
         """Pass on the process's output until it ends or exceeds a limit."""
         assert process.stdin and process.stdout
         size, last = 0, None
@@ -184,9 +183,7 @@ class Asking:
         log.warning("a question from the dashboard was not answered: %s", why)
 
 
-async def _answer_lines(
-    work: asyncio.Task[None], lines: asyncio.Queue[bytes | None]
-) -> AsyncIterator[bytes]:
+async def _answer_lines(work: asyncio.Task[None], lines: LineQueue) -> AsyncIterator[bytes]:
     try:
         while (line := await lines.get()) is not None:
             yield line

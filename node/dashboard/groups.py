@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from node.config.sections import ScheduleSection
-from node.dashboard.rounds import Rounds
+from node.dashboard.rounds import Floats, Rounds
 from node.monitor.history import GrowingLines
 from node.monitor.record import percent
 from node.storage.run_folder import PROFILE_KEYS
@@ -121,11 +121,11 @@ class Usefulness:
 class Learned:
     """Groups that each round learned from: local ones, and one entry per round and peer author."""
 
-    heldout: NDArray[np.float64]  # reward by round, before its update; NaN if not evaluated
-    own: NDArray[np.float64]  # informative local groups by round
+    heldout: Floats  # reward by round, before its update; NaN if not evaluated
+    own: Floats  # informative local groups by round
     places: NDArray[np.intp]  # index of each entry's round, from 0
     authors: NDArray[np.intp]  # index of its author, from 0
-    values: NDArray[np.float64]  # usefulness of this author's groups in this round
+    values: Floats  # usefulness of this author's groups in this round
 
 
 def usefulness(learned: Learned, asked: Sequence[int]) -> list[Usefulness] | None:
@@ -153,15 +153,13 @@ def usefulness(learned: Learned, asked: Sequence[int]) -> list[Usefulness] | Non
     return gains
 
 
-def _by_change(
-    change: NDArray[np.intp], values: NDArray[np.float64], count: int
-) -> NDArray[np.float64]:
+def _by_change(change: NDArray[np.intp], values: Floats, count: int) -> Floats:
     """Sum the values of each change; those outside of all changes do not count."""
     inside = (change >= 0) & (change < count)
     return np.asarray(np.bincount(change[inside], values[inside], minlength=count), np.float64)
 
 
-def _gain(changes: NDArray[np.float64], share: NDArray[np.float64]) -> Usefulness:
+def _gain(changes: Floats, share: Floats) -> Usefulness:
     gain = float(share @ changes)
     # Consecutive changes have an evaluation in common, whose error counts by the difference of
     # their shares. A change has the errors of two evaluations.
@@ -270,7 +268,7 @@ def progress(rounds: Rounds, schedule: ScheduleSection) -> dict[str, Any]:
     return {"level": level, "text": text}
 
 
-def _change(known: NDArray[np.float64], schedule: ScheduleSection) -> tuple[Level, str]:
+def _change(known: Floats, schedule: ScheduleSection) -> tuple[Level, str]:
     if len(known) < 2:
         every = counted(schedule.eval_every, "round")
         return "early", (

@@ -19,6 +19,8 @@ from node.monitor.history import GrowingLines, parsed
 from node.monitor.record import RoundRecord
 from swarm.common.util import plain_json
 
+Floats = NDArray[np.float64]
+
 
 class Entries:
     """A sparse table of values by round and name; ``numbers`` has the index of each name."""
@@ -42,22 +44,22 @@ class Entries:
             for column in (self._rounds, self._which, self._values):
                 column.pop()
 
-    def rows(self, rounds: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    def rows(self, rounds: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Return each entry's index in ``rounds`` (ascending) and in :attr:`numbers`."""
         places = np.searchsorted(rounds, np.array(self._rounds, np.float64))
         return places, np.array(self._which, np.intp)
 
     @property
-    def values(self) -> NDArray[np.float64]:
+    def values(self) -> Floats:
         return np.array(self._values, np.float64)
 
-    def totals(self, rounds: NDArray[np.float64], weights: NDArray[np.float64]) -> dict[str, float]:
+    def totals(self, rounds: Floats, weights: Floats) -> dict[str, float]:
         """Return the weighted sum over these rounds by name."""
         places, which = self.rows(rounds)
         summed = np.bincount(which, self.values * weights[places], minlength=len(self.numbers))
         return dict(zip(self.numbers, summed.tolist(), strict=True))
 
-    def column(self, name: str, rounds: NDArray[np.float64]) -> NDArray[np.float64]:
+    def column(self, name: str, rounds: Floats) -> Floats:
         """Return one name's values in these rounds; NaN where missing."""
         found = np.full(len(rounds), np.nan)
         if name in self.numbers:
@@ -107,7 +109,7 @@ class Rounds:
         # Thinning rewrites the file; rounds read before are not new.
         return [each for each in came if not replaced or each.round > before]
 
-    def column(self, name: str) -> NDArray[np.float64]:
+    def column(self, name: str) -> Floats:
         """Return a column's values, one per round; NaN where missing."""
         values = self._columns.get(name)
         return np.full(self._count, np.nan) if values is None else np.array(values, np.float64)
@@ -146,7 +148,7 @@ class Rounds:
         rows = np.linspace(begin, self._count - 1, points).astype(np.int64)
         return np.append(rows, self._count)
 
-    def weights(self) -> NDArray[np.float64]:
+    def weights(self) -> Floats:
         """Return how many rounds each represents: itself and those thinned before it."""
         return np.diff(self.column("round"), prepend=0.0)
 
@@ -182,9 +184,7 @@ class Rounds:
             entries.drop(begin)
 
 
-def thinned(
-    values: NDArray[np.float64], edges: NDArray[np.int64], *, last: bool
-) -> NDArray[np.float64]:
+def thinned(values: Floats, edges: NDArray[np.int64], *, last: bool) -> Floats:
     """Return one value per row: the last round's or the mean; NaN if unmeasured."""
     if last:
         return values[edges[1:] - 1]
@@ -195,13 +195,13 @@ def thinned(
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
-def plain_values(values: NDArray[np.float64], digits: int | None) -> list[float | None]:
+def plain_values(values: Floats, digits: int | None) -> list[float | None]:
     """Round to significant digits (None: three decimals); NaN becomes None."""
     short = np.round(values, 3) if digits is None else significant(values, digits)
     return [None if v != v else int(v) if v.is_integer() else v for v in short.tolist()]
 
 
-def significant(values: NDArray[np.float64], digits: int) -> NDArray[np.float64]:
+def significant(values: Floats, digits: int) -> Floats:
     """Round to ``digits`` significant digits; larger values to whole numbers."""
     size = np.floor(np.log10(np.where(values == 0, 1.0, np.abs(values))))
     places = np.clip(digits - 1 - np.nan_to_num(size), 0, 15)

@@ -11,6 +11,8 @@ from protocol.rollout import Finish, Tokens
 if TYPE_CHECKING:
     from node.policy.policy import Policy
 
+Prompts = Sequence[Sequence[int]]  # token ids of each
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
@@ -69,9 +71,7 @@ class RolloutEngine(Protocol):
     one.
     """
 
-    def generate(
-        self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling
-    ) -> list[list[Sample]]:
+    def generate(self, prompts: Prompts, n: int, sampling: Sampling) -> list[list[Sample]]:
         """Return ``n`` completions of each prompt (token ids), in order.
 
         A completion ends early if prompt and completion fill the policy's context. Raises

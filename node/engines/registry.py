@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 
 from node.config.config import Config
-from node.engines.engine import RolloutEngine, Sample, Sampling, SamplingRequest
+from node.engines.engine import Prompts, RolloutEngine, Sample, Sampling, SamplingRequest
 from node.engines.kinds import kind_of
 from node.engines.process.child import Starter
 from node.engines.process.engine import EngineProcess
@@ -101,9 +101,7 @@ class DataParallelEngine(RolloutEngine):
         self._homes: dict[int, int] = {}
         self._nudged = threading.Event()
 
-    def generate(
-        self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling
-    ) -> list[list[Sample]]:
+    def generate(self, prompts: Prompts, n: int, sampling: Sampling) -> list[list[Sample]]:
         count = len(self._engines)
         shares = [prompts[start::count] for start in range(count)]
         with ThreadPoolExecutor(count) as threads:

@@ -10,7 +10,7 @@ from itertools import compress
 from operator import itemgetter
 from typing import Any
 
-from node.engines.engine import RolloutEngine, Sampling
+from node.engines.engine import Prompts, RolloutEngine, Sampling
 from node.errors import NodeError
 from node.policy.policy import Policy
 from node.tasks.scorer import Scorer, buildable, nothing_built
@@ -86,7 +86,7 @@ def heldout_tasks(levels: Sequence[tuple[str, int]], count: int) -> tuple[TaskRe
     )
 
 
-def fitting(policy: Policy, prompts: Sequence[Sequence[int]]) -> list[bool]:
+def fitting(policy: Policy, prompts: Prompts) -> list[bool]:
     """Return which prompts (ids) leave room for an answer; raise NodeError if none."""
     fits = [0 < len(ids) < policy.context_length for ids in prompts]
     if fits and not any(fits):

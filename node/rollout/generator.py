@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 
-from node.engines.engine import RolloutEngine, Sampling
+from node.engines.engine import Prompts, RolloutEngine, Sampling
 from node.errors import NodeError
 from node.evaluation.evaluator import LONGER_CONTEXT
 from node.learner.batches import TrainingGroup
@@ -39,7 +39,7 @@ class PromptRoom:
         self._counters = counters
         self._unfit: list[int] = []
 
-    def fits(self, prompts: Sequence[Sequence[int]]) -> list[bool]:
+    def fits(self, prompts: Prompts) -> list[bool]:
         """Return for each prompt whether it leaves room; NodeError after many unfit ones."""
         context = self._policy.context_length
         lengths = [len(ids) for ids in prompts]

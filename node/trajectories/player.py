@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 
-from node.engines.engine import RolloutEngine, Sample, Sampling
+from node.engines.engine import Prompts, RolloutEngine, Sample, Sampling
 from node.policy.policy import Policy
 from node.tasks.scorer import Answered, Move, Moved, Scorer, judge_all
 from node.trajectories.trajectory import OpenTrajectory, Trajectory, TurnLimits
@@ -143,7 +143,7 @@ class Player:
     limits: TurnLimits
 
     def play(
-        self, tasks: Sequence[TaskRef], prompts: Sequence[Sequence[int]], n: int, sampling: Sampling
+        self, tasks: Sequence[TaskRef], prompts: Prompts, n: int, sampling: Sampling
     ) -> list[list[Trajectory]]:
         """Generate ``n`` completions of each task, in the order of ``tasks``.
 

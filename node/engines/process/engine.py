@@ -14,6 +14,7 @@ from typing import Any
 
 from node.engines.engine import (
     Pending,
+    Prompts,
     RequestOutput,
     RolloutEngine,
     Sample,
@@ -64,9 +65,7 @@ class EngineProcess(RolloutEngine):
     def pid(self) -> int | None:
         return self._child.pid if self._child else None
 
-    def generate(
-        self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling
-    ) -> list[list[Sample]]:
+    def generate(self, prompts: Prompts, n: int, sampling: Sampling) -> list[list[Sample]]:
         wanted = [
             Pending.of(SamplingRequest(row, tuple(prompt)), sampling, self._policy, streamed=False)
             for prompt in prompts

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from node.config.config import WIDE_GAPS
-from node.engines.engine import RequestOutput, Sampling
+from node.engines.engine import Prompts, RequestOutput, Sampling
 from node.engines.transformers.decoding import Decoders
 from node.errors import ConfigError
 from node.learner import micro_batching
@@ -109,9 +109,7 @@ def agreement(policy: Policy, *, graphs: bool = True) -> Tensor:
         return _gaps(policy, prompts, written)
 
 
-def _written(
-    policy: Policy, prompts: Sequence[Sequence[int]], decoders: Decoders
-) -> list[TrainingCompletion]:
+def _written(policy: Policy, prompts: Prompts, decoders: Decoders) -> list[TrainingCompletion]:
     """Sample one completion of the first prompt, two of the second, one of the third."""
     random = torch.Generator(draws_on(policy.device)).manual_seed(0)
     decoding = decoders.open(policy, Sampling(), random)
@@ -133,9 +131,7 @@ def _written(
     return written
 
 
-def _gaps(
-    policy: Policy, prompts: Sequence[Sequence[int]], written: Sequence[TrainingCompletion]
-) -> Tensor:
+def _gaps(policy: Policy, prompts: Prompts, written: Sequence[TrainingCompletion]) -> Tensor:
     first, *twice, last = written
     rows = [
         Row(tuple(prompt), tuple(each), (0.0,) * len(each), True)

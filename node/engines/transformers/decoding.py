@@ -11,11 +11,11 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 from torch.cuda import Stream
 from transformers import DynamicCache
 
-from node.engines.engine import RequestOutput, Sampling
+from node.engines.engine import Prompts, RequestOutput, Sampling
 from node.engines.transformers.fused_decoder import FusedDecoder, Past, has_fused_step
 from node.engines.transformers.kv_cache import (
     CacheRows,
@@ -103,12 +103,7 @@ class Decoding:
     """
 
     def __init__(
-        self,
-        policy: Policy,
-        sampling: Sampling,
-        random: torch.Generator,
-        *,
-        eight_bits: bool = False,
+        self, policy: Policy, sampling: Sampling, random: Generator, *, eight_bits: bool = False
     ) -> None:
         self._policy = policy
         self._eight_bits = eight_bits
@@ -138,7 +133,7 @@ class Decoding:
 
     def join(
         self,
-        prompts: Sequence[Sequence[int]],
+        prompts: Prompts,
         counts: Sequence[int],
         caps: Sequence[int],
         continued: Sequence[Continued] = (),
@@ -229,7 +224,7 @@ class Decoding:
 
     def _read(
         self,
-        prompts: Sequence[Sequence[int]],
+        prompts: Prompts,
         counts: Sequence[int],
         caps: Sequence[int],
         continued: Sequence[Continued],
@@ -367,7 +362,7 @@ class Decoders:
         return merged
 
     def open(
-        self, policy: Policy, sampling: Sampling, random: torch.Generator, *, beside: bool = False
+        self, policy: Policy, sampling: Sampling, random: Generator, *, beside: bool = False
     ) -> Decoding | StaticDecoding:
         """Begin a batch; the one before must have ended unless this one runs ``beside`` it."""
         model = policy.model

@@ -14,6 +14,7 @@ import torch
 
 from node.engines.engine import (
     Pending,
+    Prompts,
     RequestOutput,
     RolloutEngine,
     Sample,
@@ -61,9 +62,7 @@ class TransformersEngine(RolloutEngine):
         self._lasting: set[int] = set()
         self._nudged = Event()
 
-    def generate(
-        self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling
-    ) -> list[list[Sample]]:
+    def generate(self, prompts: Prompts, n: int, sampling: Sampling) -> list[list[Sample]]:
         for prompt in prompts:
             self._policy.check_prompt(prompt)
         random = self._random_for(sampling)
@@ -175,7 +174,7 @@ class TransformersEngine(RolloutEngine):
             self._decoders.release(self._policy)
 
     def _within(
-        self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling, random: torch.Generator
+        self, prompts: Prompts, n: int, sampling: Sampling, random: torch.Generator
     ) -> list[list[Sample]]:
         """Sample one batch; nothing if memory runs out."""
         if n > self._max_rows:  # of a single prompt
@@ -192,7 +191,7 @@ class TransformersEngine(RolloutEngine):
 
     @torch.inference_mode()
     def _generate(
-        self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling, random: torch.Generator
+        self, prompts: Prompts, n: int, sampling: Sampling, random: torch.Generator
     ) -> list[list[Sample]]:
         policy, requests = self._policy, [SamplingRequest(0, tuple(each)) for each in prompts]
         rows = [

@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedConfig
 from transformers.cache_utils import DynamicLayer
 
+from node.engines.engine import Prompts
 from node.policy.policy import Policy
 
 SPARE_TOKENS = 64
@@ -201,7 +202,7 @@ def logits_after(
     return cast(Tensor, output.logits[:, -1])
 
 
-def _prefill(policy: Policy, which: list[int], prompts: Sequence[Sequence[int]]) -> ReadPrompts:
+def _prefill(policy: Policy, which: list[int], prompts: Prompts) -> ReadPrompts:
     fill, longest, device = policy.pad_id, max(map(len, prompts)), policy.device
     padded = [[fill] * (longest - len(each)) + list(each) for each in prompts]
     lengths = torch.tensor([len(each) for each in prompts], device=device)
@@ -214,7 +215,7 @@ def _prefill(policy: Policy, which: list[int], prompts: Sequence[Sequence[int]])
 
 
 def read_all(
-    policy: Policy, prompts: Sequence[Sequence[int]], continued: Sequence[Continued], worth: int
+    policy: Policy, prompts: Prompts, continued: Sequence[Continued], worth: int
 ) -> list[ReadPrompts]:
     """Prefill prompts and continued rows; the latter are numbered behind the former.
 

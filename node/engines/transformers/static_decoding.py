@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from node.engines.engine import RequestOutput, Sampling
+from node.engines.engine import Prompts, RequestOutput, Sampling
 from node.engines.transformers.kv_cache import Continued, PausedRow, read_all
 from node.engines.transformers.static_step import (
     RING,
@@ -47,7 +47,7 @@ class StaticDecoding:
     open = True  # Rows can join.
 
     def __init__(
-        self, step: StaticStep, policy: Policy, sampling: Sampling, random: torch.Generator
+        self, step: StaticStep, policy: Policy, sampling: Sampling, random: Generator
     ) -> None:
         self._step, self._policy, self._sampling, self._random = step, policy, sampling, random
         self._device = policy.device
@@ -67,7 +67,7 @@ class StaticDecoding:
 
     def join(
         self,
-        prompts: Sequence[Sequence[int]],
+        prompts: Prompts,
         counts: Sequence[int],
         caps: Sequence[int],
         continued: Sequence[Continued] = (),

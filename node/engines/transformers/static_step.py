@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 from torch.cuda import CUDAGraph, Stream
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import embedding, linear, pad, rms_norm, scaled_dot_product_attention, silu
@@ -30,9 +30,7 @@ from protocol.rollout import Finish
 MANY_WORDS, BLOCK = 1 << 14, 256  # vocabulary size from which a block is sampled first; its size
 
 
-def sample_tokens(
-    logits: Tensor, sampling: Sampling, random: torch.Generator
-) -> tuple[Tensor, Tensor]:
+def sample_tokens(logits: Tensor, sampling: Sampling, random: Generator) -> tuple[Tensor, Tensor]:
     """Sample one token per row from ``logits [B, V]``: int64 and float32 log-prob ``[B, 1]``.
 
     Tokens are drawn on the device of ``random``, which must have 64-bit numbers.
@@ -339,7 +337,7 @@ class StaticStep:
         for each in self.slots.rows:
             each[to] = each[source]
 
-    def run(self, rows: int, length: int, sampling: Sampling, random: torch.Generator) -> None:
+    def run(self, rows: int, length: int, sampling: Sampling, random: Generator) -> None:
         """Do a step of the first ``rows`` slots, none of which has more than ``length`` tokens."""
         point = self.slots.point[:rows]
         torch.rand(point.shape, generator=random, dtype=point.dtype, out=point)

@@ -162,6 +162,8 @@ CONCURRENT = HandlerLimits(MESSAGE_LIMIT, concurrent=128, concurrent_per_peer=32
 Call = Callable[[str, str, bytes], Awaitable[bytes]]
 """(peer id, name, request) -> response; raises ``TransportError``."""
 
+Take = Callable[[Result], None]  # raises ``ValueError`` to reject
+
 
 class Libp2pDHT:
     """This node's part of the DHT, and its client for the other nodes.
@@ -255,17 +257,13 @@ class Libp2pDHT:
             self._refused(peer, error)
             return None
 
-    async def _search(
-        self, key: bytes, take: Callable[[Result], None] = lambda result: None
-    ) -> list[Neighbour]:
+    async def _search(self, key: bytes, take: Take = lambda result: None) -> list[Neighbour]:
         """Return nodes near a key that answered; ``take`` raises ``ValueError`` to reject."""
         own, ask = (self.table.own, self._peer_id), partial(self._find, key, take)
         search = Search(own, partial(distance, key), ask, self._counters)
         return await search.nearest(self.table.nearest(key, BUCKET))
 
-    async def _find(
-        self, key: bytes, take: Callable[[Result], None], peer: str
-    ) -> Answer[bytes, str] | None:
+    async def _find(self, key: bytes, take: Take, peer: str) -> Answer[bytes, str] | None:
         """Return a node's own id and its neighbors; None without a valid answer."""
         request = encode({2: [key], 3: calls.pack_node(self._name)})
         fields = await self._ask(peer, FIND, request)
