@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import ItemsView, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -154,31 +154,16 @@ class StoredValue(NamedTuple):
     expiration_time: float
 
 
-class Dictionary:
+class Dictionary(dict[bytes, StoredValue]):
     """Values by subkey, with the methods of hivemind's ``DictionaryDHTValue`` in use."""
 
     def __init__(self, limit: object = None) -> None:
-        self._entries: dict[bytes, StoredValue] = {}
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def __contains__(self, subkey: object) -> bool:
-        return subkey in self._entries
-
-    def __delitem__(self, subkey: bytes) -> None:
-        del self._entries[subkey]
+        super().__init__()
 
     @property
     def latest(self) -> float:
         """The latest expiration; minus infinity if empty."""
-        return max((entry.expiration_time for entry in self._entries.values()), default=-math.inf)
-
-    def get(self, subkey: bytes) -> StoredValue | None:
-        return self._entries.get(subkey)
-
-    def items(self) -> ItemsView[bytes, StoredValue]:
-        return self._entries.items()
+        return max((entry.expiration_time for entry in self.values()), default=-math.inf)
 
     @contextmanager
     def freeze(self) -> Iterator[None]:
@@ -187,20 +172,20 @@ class Dictionary:
 
     def store(self, subkey: bytes, value: bytes, expiration_time: float) -> bool:
         """Store an entry; return False if the present one does not expire earlier."""
-        present = self._entries.get(subkey)
+        present = self.get(subkey)
         if present is not None and present.expiration_time >= expiration_time:
             return False
-        self._entries[subkey] = StoredValue(value, expiration_time)
+        self[subkey] = StoredValue(value, expiration_time)
         return True
 
     def forget(self, now: float) -> None:
         """Drop expired entries."""
-        for subkey in [s for s, e in self._entries.items() if e.expiration_time <= now]:
-            del self._entries[subkey]
+        for subkey in [s for s, e in self.items() if e.expiration_time <= now]:
+            del self[subkey]
 
     def packb(self) -> bytes:
         """Pack ``[inf, latest expiration, [[subkey, value, expiration], …]]`` (msgpack)."""
-        entries = [[s, e.value, e.expiration_time] for s, e in self._entries.items()]
+        entries = [[s, e.value, e.expiration_time] for s, e in self.items()]
         return bytes(msgpack.packb([math.inf, self.latest, entries]))
 
 
