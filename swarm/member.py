@@ -39,6 +39,8 @@ TURNS_PER_EPOCH = 4
 FAILURES_REPORTED = 10
 MEETING_SECONDS = 1.0  # between two requests to connected peers for their swarm
 
+Turn = Callable[[], Awaitable[bool | None]]  # returns whether there was news
+
 
 @dataclass(eq=False, repr=False)
 class Acquaintance:
@@ -230,12 +232,7 @@ class Member:
             estimated=self.density.estimated,
         )
 
-    async def _repeat(
-        self,
-        turn: Callable[[], Awaitable[bool | None]],
-        period: float,
-        early: asyncio.Event | None = None,
-    ) -> None:
+    async def _repeat(self, turn: Turn, period: float, early: asyncio.Event | None = None) -> None:
         """Take turns for ever; ``early`` ends a pause, except after news or a failure."""
         name, failures = turn.__name__, 0
         while True:

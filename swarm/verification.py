@@ -145,6 +145,7 @@ class TrajectoryTexts:
 
 
 Answer = str | TrajectoryTexts  # the policy's text, or a trajectory
+Answers = Sequence[Answer]
 
 
 def answer_of(completion: Completion, *, played: bool) -> Answer:
@@ -189,9 +190,10 @@ class Asked:
     """One group to verify, with one text per completion."""
 
     task: TaskRef
-    texts: Sequence[Answer]
+    texts: Answers
 
 
+Requests = Sequence[Asked]
 Judged = Verdict | JudgeRefused
 
 
@@ -202,14 +204,10 @@ class Judge(Protocol):
     contains their effects, and returns or raises within bounded time.
     """
 
-    def judge(
-        self, task: TaskRef, texts: Sequence[Answer], *, seconds: float | None = None
-    ) -> Verdict:
+    def judge(self, task: TaskRef, texts: Answers, *, seconds: float | None = None) -> Verdict:
         """Score the answers of one group within ``seconds``, or raise ``JudgeRefused``."""
 
-    def judge_some(
-        self, asked: Sequence[Asked], *, seconds: float | None = None
-    ) -> Sequence[Judged]:
+    def judge_some(self, asked: Requests, *, seconds: float | None = None) -> Sequence[Judged]:
         """Return results of the first groups, in order: of one, and more if that is quick.
 
         It stops after a group that hangs or breaks the verifier, so the caller decides whether to

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from shlex import quote
@@ -33,6 +33,7 @@ from node.cli.options import (
     print_json,
     waiting,
 )
+from node.config.overrides import Overrides
 from node.errors import UsageError
 from node.monitor.logs import ERROR, start_logging
 from node.monitor.output import as_typed, drop_failed_output, say
@@ -44,11 +45,7 @@ WAY_BACK = ("network.lan", "network.peers")
 
 @contextmanager
 def started(
-    given: Path | None,
-    overrides: Mapping[str, Any],
-    *,
-    json: bool = False,
-    stop_on_eof: bool = False,
+    given: Path | None, overrides: Overrides, *, json: bool = False, stop_on_eof: bool = False
 ) -> Iterator[tuple[LoadedNode, Any]]:
     """Open the node of :func:`ready` and its log; yield it and its start's stages."""
     from node.monitor.live import Stages
@@ -64,7 +61,7 @@ def started(
         yield node, stages
 
 
-def ready(given: Path | None, overrides: Mapping[str, Any], *, json: bool = False) -> LoadedNode:
+def ready(given: Path | None, overrides: Overrides, *, json: bool = False) -> LoadedNode:
     """Read the node's config, or create a node in ./swarm-run, with an identity.
 
     A new config stores only where the peers are; the other overrides are for this run.
@@ -111,7 +108,7 @@ DetachOption = Annotated[
 
 
 def detach(
-    given: Path | None, overrides: Mapping[str, Any], *, json: bool = False, member: bool = True
+    given: Path | None, overrides: Overrides, *, json: bool = False, member: bool = True
 ) -> None:
     """Start this command line in the background; print how to follow it once it runs.
 

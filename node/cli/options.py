@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from node.config.overrides import parse_assignments, parse_mix, pasted_peer
+from node.config.overrides import Overrides, parse_assignments, parse_mix, pasted_peer
 from node.errors import MOST, ConfigError, NodeError, UsageError
 from node.monitor.output import display_on, say, say_if_long
 from node.monitor.record import Terminal
@@ -73,7 +73,7 @@ def find_config(given: Path | None) -> Path | None:
     return given / "node.toml" if os.path.isdir(given) else given  # noqa: PTH112 - never raises
 
 
-def open_node(given: Path | None, overrides: Mapping[str, Any] | None = None) -> LoadedNode:
+def open_node(given: Path | None, overrides: Overrides | None = None) -> LoadedNode:
     """Read the config that a command needs; raise NodeError if it is missing or wrong."""
     from node.config.config import load, run_folder
 
@@ -87,7 +87,7 @@ def open_node(given: Path | None, overrides: Mapping[str, Any] | None = None) ->
     return node
 
 
-def open_trained(given: Path | None, overrides: Mapping[str, Any] | None = None) -> LoadedNode:
+def open_trained(given: Path | None, overrides: Overrides | None = None) -> LoadedNode:
     """Open a node as :func:`open_node` does; raise NodeError if it has no checkpoint."""
     node = open_node(given, overrides)
     folder = node.folder.checkpoints

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import ValidationError, model_validator
 
 from node.config.learning import LearnerSection, MixtureSection, PolicySection
-from node.config.overrides import parse_toml
+from node.config.overrides import Overrides, parse_toml
 from node.config.registry import ENGINES, REGISTRIES
 from node.config.schema import (
     Section,
@@ -81,7 +81,7 @@ class Config(Section):
     monitor: MonitorSection = MonitorSection()
 
     @classmethod
-    def with_overrides(cls, overrides: Mapping[str, Any]) -> Config:
+    def with_overrides(cls, overrides: Overrides) -> Config:
         """Return the defaults with some keys changed, such as ``{"learner.lr": 1e-5}``."""
         return build({}, overrides)
 
@@ -115,7 +115,7 @@ class Config(Section):
         return self
 
 
-def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Config:
+def load(path: Path, overrides: Overrides | None = None) -> Config:
     """Read ``path``, apply ``overrides`` (dotted key to value) and validate.
 
     Paths, including a ``policy.model`` beside the file, become absolute. Raises NodeError if it is
@@ -138,10 +138,7 @@ def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Config:
 
 
 def build(
-    table: Mapping[str, Any],
-    overrides: Mapping[str, Any] | None = None,
-    *,
-    base: Path | None = None,
+    table: Mapping[str, Any], overrides: Overrides | None = None, *, base: Path | None = None
 ) -> Config:
     """Build a config as :func:`load` does; ``base`` is the folder of relative paths."""
     values: dict[str, Any] = {k: dict(v) if isinstance(v, Mapping) else v for k, v in table.items()}

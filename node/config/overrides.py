@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from node.errors import ConfigError, UsageError
+
+Overrides = Mapping[str, Any]  # values by dotted config key
 
 _PEER_ID = re.compile(r"12D3KooW[A-Za-z0-9]*")
 _DEEP = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){64}""")

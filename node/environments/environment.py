@@ -78,6 +78,7 @@ def numpy_random() -> ModuleType | None:
 
 
 T = TypeVar("T")
+Work = Coroutine[Any, Any, T]
 Around = AbstractContextManager[Any, None]  # can be entered repeatedly, not nested
 _loop: asyncio.AbstractEventLoop | None = None
 _around: ContextVar[tuple[Around, ...]] = ContextVar("around", default=())
@@ -93,7 +94,7 @@ class EpisodeError(ValueError):
     """An environment violated its interface; the message says how."""
 
 
-def finished(work: Coroutine[Any, Any, T]) -> T:
+def finished(work: Work[T]) -> T:
     """Run a coroutine that never waits, even if an event loop already runs.
 
     Raises EpisodeError: it waits.
@@ -111,9 +112,7 @@ async def awaited(value: Any) -> Any:
     return await value if inspect.isawaitable(value) else value
 
 
-async def surrounded(
-    work: Coroutine[Any, Any, T], around: Around, outer: tuple[Around, ...] | None = None
-) -> T:
+async def surrounded(work: Work[T], around: Around, outer: tuple[Around, ...] | None = None) -> T:
     """Await work inside ``around``, which it and its tasks leave while they wait.
 
     ``outer`` are the contexts around it, by default those of the running code.
@@ -127,7 +126,7 @@ def prepare_to_wait() -> None:
     _loop = _new_loop()
 
 
-def run(work: Coroutine[Any, Any, T], *, waits: bool) -> T:
+def run(work: Work[T], *, waits: bool) -> T:
     """Run work on environments, in an event loop if something ``waits``."""
     if not waits:
         return finished(work)
@@ -145,9 +144,7 @@ class _Surrounded(Generic[T]):
     when it continues. Tasks that it creates inherit the contexts from ``_around``.
     """
 
-    def __init__(
-        self, work: Coroutine[Any, Any, T], outer: tuple[Around, ...], around: Around
-    ) -> None:
+    def __init__(self, work: Work[T], outer: tuple[Around, ...], around: Around) -> None:
         self._work = work
         self._all = (*outer, around)
         self._around = around

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from statistics import fmean, stdev
 from typing import Any
 
@@ -172,7 +172,7 @@ def verifier_of(
     with Verifier(manifest.catalogue, allowed, outside=False) as verifier:
         levels = served_levels(manifest.catalogue, verifier.start())
         levels = chosen_levels(levels, config.tasks.levels)
-        yield verifier, TaskSampler(levels, config.tasks.weights, random.Random(0)).levels
+        yield verifier, TaskSampler(levels, config.tasks.weights, Random(0)).levels
 
 
 def evaluate(
@@ -254,7 +254,7 @@ class Question:
     task: TaskRef | None
 
 
-def drawn(scorer: Scorer, levels: EnvLevels, rng: random.Random) -> Question:
+def drawn(scorer: Scorer, levels: EnvLevels, rng: Random) -> Question:
     """Sample a held-out question of a level that has some; raises ``NodeError`` if none has."""
     for env, level in rng.sample(levels, len(levels)):
         task = TaskRef(env, level, rng.getrandbits(63), Split.HELDOUT)
@@ -269,12 +269,7 @@ def drawn(scorer: Scorer, levels: EnvLevels, rng: random.Random) -> Question:
 
 
 def recognised(
-    scorer: Scorer,
-    specs: Sequence[EnvSpec],
-    levels: EnvLevels,
-    text: str,
-    rng: random.Random,
-    most: int,
+    scorer: Scorer, specs: Sequence[EnvSpec], levels: EnvLevels, text: str, rng: Random, most: int
 ) -> Question:
     """Find ``text`` among at most ``most`` sampled tasks; raises ``JudgeRefused``.
 
@@ -292,7 +287,7 @@ def recognised(
     return Question(text, None)
 
 
-def _batches(levels: EnvLevels, rng: random.Random, most: int) -> Iterator[list[TaskRef]]:
+def _batches(levels: EnvLevels, rng: Random, most: int) -> Iterator[list[TaskRef]]:
     kinds = [(env, level, split) for env, level in levels for split in Split]
     for begin in range(0, most, BATCH):
         yield [
@@ -315,10 +310,10 @@ def question_of(
     """
     levels = of_families(levels, None if family is None else [family])
     if text is None:
-        return drawn(verifier, levels, random.Random())
+        return drawn(verifier, levels, Random())
     if not text.strip():
         raise UsageError("QUESTION", text, "Type a question, or omit it for a random task sample.")
-    rng = random.Random(text)  # the same question is recognized each time, or never
+    rng = Random(text)  # the same question is recognized each time, or never
     return recognised(verifier, manifest.catalogue, levels, text, rng, LOOKED_AT)
 
 

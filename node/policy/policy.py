@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from pickle import UnpicklingError
 from types import MappingProxyType
@@ -138,7 +138,10 @@ class Policy:
 
     @classmethod
     def load(
-        cls, config: PolicySection, adapter: Path | None = None, tell: Say = log.info
+        cls,
+        config: PolicySection,
+        adapter: Path | None = None,
+        tell: Callable[[str], None] = log.info,
     ) -> Policy:
         """Load model and tokenizer.
 

@@ -32,7 +32,9 @@ class Curriculum(ABC):
         self.options = options
 
     @abstractmethod
-    def next(self, levels: EnvLevels, weights: Mapping[str, float], rng: random.Random) -> EnvLevel:
+    def next(
+        self, levels: Sequence[EnvLevel], weights: Mapping[str, float], rng: random.Random
+    ) -> EnvLevel:
         """Return the level of the next task.
 
         ``weights`` are relative frequencies by env, at least 0. All randomness is from ``rng``.

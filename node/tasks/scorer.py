@@ -18,9 +18,10 @@ from swarm.verification import (
     UNAVAILABLE,
     UNKNOWN_ENV,
     Answer,
-    Asked,
+    Answers,
     Judged,
     JudgeRefused,
+    Requests,
     TrajectoryTexts,
     Verdict,
     one_outcome,
@@ -123,16 +124,16 @@ class Scorer(Protocol):
         """Take turns, wait for all, and return the responses in order."""
         return [outcome.result() for outcome in self.play_each(moves)]
 
-    def judge(self, task: TaskRef, texts: Sequence[Answer]) -> Verdict:
+    def judge(self, task: TaskRef, texts: Answers) -> Verdict:
         """Rebuild one task and score answers to it."""
 
-    def judge_some(self, asked: Sequence[Asked]) -> Sequence[Judged]:
+    def judge_some(self, asked: Requests) -> Sequence[Judged]:
         """Score the first groups: see :meth:`swarm.verification.Judge.judge_some`."""
         first = asked[0]
         return one_outcome(lambda: self.judge(first.task, first.texts))
 
 
-def judge_all(scorer: Scorer, asked: Sequence[Asked]) -> Iterator[Judged]:
+def judge_all(scorer: Scorer, asked: Requests) -> Iterator[Judged]:
     """Yield the verification result of each group, in order."""
     done = 0
     while done < len(asked):

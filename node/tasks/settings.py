@@ -124,6 +124,7 @@ class Items:
 
 
 Kind = Truth | Number | Word | Items
+Kinds = Mapping[str, Kind]  # by the name of a setting
 
 
 def schema(family: str, config: type) -> dict[str, Kind]:
@@ -136,9 +137,7 @@ def schema(family: str, config: type) -> dict[str, Kind]:
     return {name: kind for name, kind in kinds.items() if kind is not None}
 
 
-def check_settings(
-    env: str, level: int, settings: Mapping[str, Any], kinds: Mapping[str, Kind]
-) -> None:
+def check_settings(env: str, level: int, settings: Mapping[str, Any], kinds: Kinds) -> None:
     """Raise ``TaskSetError`` for settings that are not in a family's schema."""
     for name, value in settings.items():
         if name not in kinds:

@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from node.errors import TaskSetError
-from node.tasks.settings import Kind, Truth, check_settings, schema
+from node.tasks.settings import Kinds, Truth, check_settings, schema
 from node.tasks.sources import propositional_logic
 from node.tasks.task import seeded
 from protocol.manifest import EnvSpec
@@ -214,9 +214,7 @@ def import_library() -> ModuleType:
         return importlib.import_module("reasoning_gym.factory")
 
 
-def _open(
-    family: str, number: int, settings: Mapping[str, Any], kinds: Mapping[str, Kind]
-) -> _Level:
+def _open(family: str, number: int, settings: Mapping[str, Any], kinds: Kinds) -> _Level:
     check_settings(family, number, settings, kinds)
     of_family = {key: value for key, value in settings.items() if key not in (PARTIAL, COPIED)}
     try:

@@ -23,9 +23,10 @@ from swarm.verification import (
     UNKNOWN_ENV,
     WORKER_LOST,
     Answer,
-    Asked,
+    Answers,
     Judged,
     JudgeRefused,
+    Requests,
     TrajectoryTexts,
     Verdict,
 )
@@ -51,9 +52,7 @@ def admit(worker: WorkerProcess, specs: Mapping[str, EnvSpec], task: TaskRef) ->
         raise JudgeRefused(UNKNOWN_ENV, f"env {env!r} has no level {level}", 0.0)
 
 
-def admitted(
-    worker: WorkerProcess, specs: Mapping[str, EnvSpec], asked: Sequence[Asked]
-) -> Sequence[Asked]:
+def admitted(worker: WorkerProcess, specs: Mapping[str, EnvSpec], asked: Requests) -> Requests:
     """Return the first groups that fit in one request: one of any length, or several.
 
     Raises ``JudgeRefused`` if the worker does not serve the first or cannot verify it.
@@ -76,7 +75,7 @@ def admitted(
 
 
 def answers(
-    worker: WorkerProcess, groups: Sequence[Asked], *, each: Sequence[float], together: float
+    worker: WorkerProcess, groups: Requests, *, each: Sequence[float], together: float
 ) -> Iterator[tuple[Judged, int, str]]:
     """Yield each of the first groups' result, count of unreadable texts, and scorer's error.
 
@@ -124,9 +123,7 @@ def fault_in(reply: dict[str, Any]) -> str:
     return fault
 
 
-def _outcome(
-    reply: dict[str, Any], texts: Sequence[Answer], seconds: float
-) -> tuple[Judged, int, str]:
+def _outcome(reply: dict[str, Any], texts: Answers, seconds: float) -> tuple[Judged, int, str]:
     """Check the reply: scoring untrusted text may compromise a worker."""
     count, played = len(texts), any(isinstance(text, TrajectoryTexts) for text in texts)
     if refused := refusal(reply, seconds, played=played):

@@ -29,7 +29,7 @@ from node.tasks.verifier.worker_process import (
 from protocol.manifest import ENVIRONMENT, EnvSpec
 from swarm.common.counters import Counters
 from swarm.groups import TaskRef
-from swarm.verification import CRASHED, Answer, Asked, Judged, JudgeRefused, Verdict
+from swarm.verification import CRASHED, Answers, Asked, Judged, JudgeRefused, Requests, Verdict
 
 logger = logging.getLogger(__name__)
 
@@ -82,18 +82,14 @@ class Verifier(Scorer):
         served = {name for worker in workers for name in worker.envs}
         return tuple(name for name in self._workers.specs if name in served)
 
-    def judge(
-        self, task: TaskRef, texts: Sequence[Answer], *, seconds: float | None = None
-    ) -> Verdict:
+    def judge(self, task: TaskRef, texts: Answers, *, seconds: float | None = None) -> Verdict:
         """Rebuild one task and score ``texts``, whole completions, as answers to it."""
         (outcome,) = self.judge_some([Asked(task, texts)], seconds=seconds)
         if isinstance(outcome, JudgeRefused):
             raise outcome
         return outcome
 
-    def judge_some(
-        self, asked: Sequence[Asked], *, seconds: float | None = None
-    ) -> Sequence[Judged]:
+    def judge_some(self, asked: Requests, *, seconds: float | None = None) -> Sequence[Judged]:
         """Score the first of several groups in one request, each with its own time.
 
         A group that loses the worker is the last; earlier groups keep their results. Groups of a
@@ -184,9 +180,7 @@ class Verifier(Scorer):
             for prompt, right in zip(prompts or [], written or [], strict=True)
         ]
 
-    def _judge(
-        self, worker: WorkerProcess, groups: Sequence[Asked], seconds: float
-    ) -> list[Judged]:
+    def _judge(self, worker: WorkerProcess, groups: Requests, seconds: float) -> list[Judged]:
         each = [self._workers.seconds_for(group) for group in groups]
         outcomes: list[Judged] = []
         last = time.monotonic()
@@ -223,11 +217,11 @@ class VerifierPool(Opened, Scorer):
         with self._one() as verifier:
             return verifier.start()
 
-    def judge(self, task: TaskRef, texts: Sequence[Answer]) -> Verdict:
+    def judge(self, task: TaskRef, texts: Answers) -> Verdict:
         with self._one() as verifier:
             return verifier.judge(task, texts)
 
-    def judge_some(self, asked: Sequence[Asked]) -> Sequence[Judged]:
+    def judge_some(self, asked: Requests) -> Sequence[Judged]:
         with self._one() as verifier:
             return verifier.judge_some(asked)
 
