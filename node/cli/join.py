@@ -204,8 +204,7 @@ def join_command(
     if detached:
         detach(config, overrides, json=json)
         return
-    start = started(config, overrides, json=json, stop_on_eof=stop_on_eof)
-    with start as (node, stages):
+    with started(config, overrides, json=json, stop_on_eof=stop_on_eof) as (node, stages):
         from node.run.preflight import check_start
 
         check_start(node.config, node.folder)
@@ -237,8 +236,7 @@ def bootstrap_command(
     if detached:
         detach(config, overrides, json=json)
         return
-    start = started(config, overrides, json=json, stop_on_eof=stop_on_eof)
-    with start as (node, stages):
+    with started(config, overrides, json=json, stop_on_eof=stop_on_eof) as (node, stages):
         from node.run.preflight import check_places
         from node.run.untrained import run_untrained
 

@@ -142,9 +142,9 @@ def print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
     typer.echo(plain_json(value))
 
 
-def say_lines(lines: Iterable[str]) -> None:
+def say_lines(lines: Iterable[str], *, err: bool = False) -> None:
     for line in lines:
-        say(line)
+        say(line, err=err)
 
 
 ADMISSION_OPTION = "--admission"
@@ -299,8 +299,7 @@ def model_of(
             )
             return Policy.load(named, tell=tell), model
         with chosen(node.folder, step=step, best=best) as loaded:
-            for note in loaded.notes:
-                say(note, err=True)
+            say_lines(loaded.notes, err=True)
             return checkpoint_policy(wanted, loaded, tell), str(loaded.path)
 
 

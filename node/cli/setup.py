@@ -357,8 +357,7 @@ def export_command(
         from node.policy.checkpoint_policy import chosen, export
 
         with chosen(node.folder, step=step, best=best) as loaded:
-            for note in loaded.notes:
-                say(note, err=True)
+            say_lines(loaded.notes, err=True)
             export(node.config, loaded, out, adapter=adapter, tell=tell)
             write_card(node.config, node.folder, loaded, out, adapter=adapter)
     if not json:

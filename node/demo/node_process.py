@@ -16,7 +16,7 @@ from node.errors import NodeError
 from node.monitor.history import GrowingLines, parsed
 from node.monitor.record import RoundRecord
 from swarm.common.child_process import command as child_command
-from swarm.common.child_process import kill_group, own_group, variables
+from swarm.common.child_process import kill_group, own_group, variables, waited
 
 GRACE_SECONDS = 15.0
 
@@ -97,10 +97,7 @@ class NodeProcess:
 
     def wait(self, timeout: float) -> int | None:
         """Return the exit status, None if it still runs after ``timeout`` s."""
-        try:
-            return self._process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            return None
+        return waited(self._process, timeout)
 
     def close(self) -> None:
         """Stop the process; kill it after the grace period."""

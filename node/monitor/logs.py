@@ -17,7 +17,7 @@ from typing import BinaryIO
 from rich.logging import RichHandler
 
 from node.errors import NodeError
-from node.monitor.output import OURS, PrintableFormatter, ours, printable, say
+from node.monitor.output import OURS, PrintableFormatter, discard_output, ours, printable, say
 from node.monitor.record import Terminal
 from swarm.common.clock import Clock, SystemClock
 from swarm.common.counters import UNREPEATED, Repeats
@@ -115,7 +115,7 @@ class _LogFile(RotatingFileHandler):
         path = Path(self.baseFilename)
         outputs = [each for each in (STDOUT, STDERR) if goes_to(each, path)]
         if sys.platform == "win32":
-            self._release(outputs)
+            discard_output(*outputs)  # Windows renames no open file
         try:
             super().doRollover()
         except PermissionError:
@@ -125,14 +125,6 @@ class _LogFile(RotatingFileHandler):
         assert self.stream is not None, "the next file is opened at once"
         for descriptor in outputs:
             os.dup2(self.stream.fileno(), descriptor)
-
-    @staticmethod
-    def _release(outputs: list[int]) -> None:
-        """Close the file where output goes to it: Windows renames no open file."""
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        for descriptor in outputs:
-            os.dup2(nowhere, descriptor)
-        os.close(nowhere)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
         if not self._failed:

@@ -189,6 +189,14 @@ GONE = (errno.EPIPE, errno.EIO, *((errno.EINVAL,) if sys.platform == "win32" els
 _STDERR = 2
 
 
+def discard_output(*descriptors: int) -> None:
+    """Drop whatever is written to these descriptors from now on."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in descriptors:
+        os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+
+
 class GuardedOutput(io.FileIO):
     """A descriptor that fails at most once; the log reports a reader that is gone."""
 
@@ -200,9 +208,7 @@ class GuardedOutput(io.FileIO):
             return super().write(data)
         except OSError as error:
             # Python flushes again at exit; a second failure would print a stack trace.
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self.fileno())
-            os.close(nowhere)
+            discard_output(self.fileno())
             if error.errno not in GONE and not self.drops:
                 what = f"cannot write to standard output ({error.strerror})"
                 if error.errno in FULL:

@@ -216,6 +216,14 @@ def kill_group(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
+def waited(process: subprocess.Popen[bytes], seconds: float) -> int | None:
+    """Return the exit status of a process, None if it still runs after ``seconds``."""
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return None
+
+
 def options(end: socket.socket, environment: Mapping[str, str]) -> dict[str, Any]:
     """Return how a child is started with ``end`` as its stdin and a complete ``environment``.
 

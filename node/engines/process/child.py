@@ -6,7 +6,6 @@ import logging
 import os
 import queue
 import re
-import subprocess
 import threading
 from collections import deque
 from collections.abc import Mapping
@@ -20,7 +19,7 @@ from node.engines.weight_snapshot import Snapshot
 from node.errors import NodeError
 from node.policy.policy import Policy
 from node.threads import environment
-from swarm.common.child_process import ChannelError, kill_group, spawn
+from swarm.common.child_process import ChannelError, kill_group, spawn, waited
 from swarm.common.util import import_path, in_words
 
 PULSE_SECONDS = 1.0  # maximum time, plus one step, between messages of a working engine
@@ -144,10 +143,10 @@ class EngineChild:
         self._ending.set()
         self._watcher.join()
         self._channel.close()
-        status = self._wait(END_SECONDS)
+        status = waited(self._process, END_SECONDS)
         kill_group(self._process)
         if status is None:
-            status = self._wait(END_SECONDS)
+            status = waited(self._process, END_SECONDS)
         for listener in self._listeners:
             listener.join(END_SECONDS)
         how = "could not be killed" if status is None else in_words(status)
@@ -164,12 +163,6 @@ class EngineChild:
         if self._hung:
             return f"it did not respond for {self._watchdog.seconds:.0f} seconds"
         return self._failure or (self._lines[-1] if self._lines else "it left no message")
-
-    def _wait(self, seconds: float) -> int | None:
-        try:
-            return self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return None
 
     def _receive(self) -> None:
         while True:

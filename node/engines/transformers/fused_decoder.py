@@ -51,9 +51,13 @@ class Rounded(NamedTuple):
     zeros: Tensor  # int64 [O], zero point of each row
 
 
-def rounded(weight: Tensor) -> Rounded:
-    """Copy a matrix in 8 bits, for :func:`rounded_product`."""
-    return _rounded(weight, weight_steps())
+def rounded(weight: Tensor, steps: int | None = None) -> Rounded:
+    """Copy a matrix in 8 bits, by default with this CPU's :func:`weight_steps`."""
+    whole = weight.detach().float()
+    step = whole.abs().amax(1).clamp_(min=LEAST).div_(steps or weight_steps())
+    signed = (whole / step[:, None]).round_().to(torch.int8)
+    laid_out = torch.ops.onednn.qlinear_prepack(signed, None)
+    return Rounded(laid_out, step, torch.zeros(len(step), dtype=torch.int64))
 
 
 @cache
@@ -68,16 +72,8 @@ def weight_steps() -> int:
 def exact(steps: int) -> bool:
     """Return whether a product of the largest numbers of both sides is correct."""
     largest = torch.ones(1, PROBED_SIZE)
-    product = rounded_product(largest, _rounded(largest, steps), None)
+    product = rounded_product(largest, rounded(largest, steps), None)
     return torch.allclose(product, largest.sum())
-
-
-def _rounded(weight: Tensor, steps: int) -> Rounded:
-    whole = weight.detach().float()
-    step = whole.abs().amax(1).clamp_(min=LEAST).div_(steps)
-    signed = (whole / step[:, None]).round_().to(torch.int8)
-    laid_out = torch.ops.onednn.qlinear_prepack(signed, None)
-    return Rounded(laid_out, step, torch.zeros(len(step), dtype=torch.int64))
 
 
 def rounded_product(x: Tensor, weight: Rounded, bias: Tensor | None) -> Tensor:

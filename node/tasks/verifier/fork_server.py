@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import IO
 
 from node.tasks.sandbox.namespaces import die_with_parent
-from swarm.common.child_process import Channel, ChannelError, socket_at_stdin, spawn
+from swarm.common.child_process import Channel, ChannelError, socket_at_stdin, spawn, waited
 
 MODULE = "node.tasks.verifier.fork_server"
 NUMERIC = "numeric"  # beside kinds of sources: JSONL answers that are compared as numbers
@@ -43,9 +43,7 @@ class ForkServer:
 
     def close(self) -> None:
         self.end.close()
-        try:
-            self.process.wait(_END_SECONDS)
-        except subprocess.TimeoutExpired:
+        if waited(self.process, _END_SECONDS) is None:
             self.process.kill()
             self.process.wait()
         assert self.process.stderr is not None
