@@ -192,9 +192,7 @@ def test_on_a_phone_a_group_takes_the_place_of_the_list_and_gives_it_back(browse
         ("external", "none", "worse completions less likely"),
     ],
 )
-def test_what_became_of_a_group_is_what_the_correction_does(
-    browser, tmp_path, origin, correction, said
-):
+def test_a_group_shows_what_the_correction_does_to_it(browser, tmp_path, origin, correction, said):
     folder = fill(tmp_path / "run")
     folder.groups.write_bytes(replace(made_group("sums", origin), reason=None).line(1))
     with served(tmp_path / "run", **{"mixture.correction": correction}) as site:

@@ -106,9 +106,7 @@ def test_the_wheel_holds_every_file_of_the_packages_the_licence_and_no_other(whe
     assert beside == {licence.partition("/")[0]}
 
 
-def test_a_source_distribution_builds_the_wheel_that_its_tree_does_but_for_the_stand_ins(
-    wheel, tree, tmp_path
-):
+def test_a_source_distribution_builds_the_same_wheel_but_for_stand_ins(wheel, tree, tmp_path):
     build(tree, "--wheel", "--outdir", tmp_path)
     (own,) = tmp_path.glob("*.whl")
     assert own.name == wheel.name

@@ -130,9 +130,7 @@ def test_who_looks_on_does_so_in_the_background_and_status_tells_where(shell: Sh
     ],
     ids=["occupied", "mistyped", "unloadable"],
 )
-def test_what_keeps_a_node_from_starting_is_passed_on_with_its_exit_status(
-    shell: Shell, fault: str, status: int, words: str
-) -> None:
+def test_a_failed_start_is_passed_on(shell: Shell, fault: str, status: int, words: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         option = f"--set={fault.format(taken.getsockname()[1])}"
         found, _, err = shell("join", "--detach", *QUICK, option)

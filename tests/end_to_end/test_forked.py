@@ -31,9 +31,7 @@ print(ended.status, ended.out, ended.err)
 """
 
 
-def test_a_command_imports_for_itself_what_the_process_that_it_is_forked_from_could_not(
-    tmp_path: Path,
-) -> None:
+def test_a_forked_command_imports_what_its_parent_process_could_not(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     (tmp_path / "sitecustomize.py").write_text(ONCE.format(mark=str(mark)))
     run = python(COMMAND, str(tmp_path), cwd=ROOT)

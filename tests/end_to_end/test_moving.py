@@ -39,9 +39,7 @@ def swarm_of(node: Command) -> str:
     return swarm_id(node.run.manifest.read_bytes()).hex()
 
 
-def test_a_folder_is_taken_to_the_swarm_that_it_was_told_how_to_join_and_to_no_other(
-    swarm: Swarm, rounds: Rounds, tmp_path: Path
-) -> None:
+def test_a_folder_moves_to_one_swarm_only(swarm: Swarm, rounds: Rounds, tmp_path: Path) -> None:
     alone = rounds(3)
     home = swarm_of(alone)
     assert "baseline on " in " ".join(alone.out)

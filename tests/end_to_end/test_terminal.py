@@ -110,9 +110,7 @@ def test_a_demo_goes_on_until_ctrl_c_and_there_is_time_to_join(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_panel_lets_itself_be_stopped_and_leaves_the_terminal_as_it_was(
-    tmp_path: Path, number: signal.Signals
-) -> None:
+def test_a_stopped_panel_restores_the_terminal(tmp_path: Path, number: signal.Signals) -> None:
     join = ("-m", "node.cli.main", "join", *QUICK, "--rounds", "100000")
     with TerminalJob(*join, folder=tmp_path) as node:
         node.until("write that into the config and train with it? [Y/n]")

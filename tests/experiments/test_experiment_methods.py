@@ -90,9 +90,7 @@ def test_what_this_machine_refuses_is_left_out_of_all_and_told_by_name(monkeypat
     assert "int8-rollouts cannot run here: engine.backend_options" in screen.export_text()
 
 
-def test_one_asked_for_by_name_that_this_machine_refuses_is_told_before_any_run(
-    tmp_path: Path, monkeypatch
-):
+def test_a_refused_one_asked_for_by_name_is_reported_before_any_run(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(fused_decoder, "share_of_float32", lambda: 1.5)
     with pytest.raises(ConfigError, match=r"engine\.backend_options"):
         measured(tmp_path, *find_methods(["int8-rollouts"]))

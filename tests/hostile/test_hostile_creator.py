@@ -157,9 +157,7 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_manifest_that_lies_in_any_field_is_refused_in_one_line_and_not_kept(
-    mallory, folder, lie
-):
+def test_a_manifest_with_any_false_field_is_refused_in_one_line_and_not_kept(mallory, folder, lie):
     mallory.manifest = LIES[lie](mallory.peer.identity)
     with pytest.raises(NodeError) as refused:
         mallory.join(folder)

@@ -160,9 +160,7 @@ def test_groups_judged_together_have_no_more_time_than_their_caller_has(strange)
         "writes a file",
     ],
 )
-def test_a_text_that_does_something_to_its_worker_is_wrong_at_most(
-    strange, counters, tmp_path, texts, rewards, counted
-):
+def test_no_text_harms_its_worker(strange, counters, tmp_path, texts, rewards, counted):
     before = newest_worker().pid
     assert strange.judge(TASK, texts).rewards == rewards
     assert newest_worker().pid == before

@@ -118,9 +118,7 @@ def wait_for(machine: Machine, script: str, words: str) -> str:
     return told
 
 
-def test_every_command_of_the_page_makes_a_swarm_that_a_node_behind_a_router_joins(
-    machines, tmp_path
-):
+def test_commands_of_the_page_make_a_swarm_that_a_node_behind_a_router_joins(machines, tmp_path):
     first, second, home = machines
     tree, program, others = tmp_path / "tree", tmp_path / "program", tmp_path / "env"
     page = blocks(GUIDE.read_text())

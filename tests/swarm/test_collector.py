@@ -18,9 +18,7 @@ PAUSE = EPOCH_SECONDS / 4
 """After a first failure."""
 
 
-async def test_what_was_pulled_is_remembered_up_to_a_bound_the_latest_longest(
-    parts, cleo, monkeypatch
-):
+async def test_pulled_frames_are_remembered_up_to_a_bound_latest_longest(parts, cleo, monkeypatch):
     monkeypatch.setattr("swarm.collector.REMEMBERED_FRAMES", 3)
     offers = [cleo.offer(number) for number in range(5)]
     cleo.status = PullStatus.BUSY
@@ -42,9 +40,7 @@ async def test_what_was_pulled_is_remembered_up_to_a_bound_the_latest_longest(
 @pytest.mark.parametrize(
     ("wrong", "times", "refused"), [(False, ATTEMPTS, {}), (True, 1, {"wrong_content": 1})]
 )
-async def test_a_frame_is_asked_of_a_busy_author_three_times_and_once_if_it_is_another(
-    parts, cleo, wrong, times, refused
-):
+async def test_a_busy_author_is_asked_three_times_others_once(parts, cleo, wrong, times, refused):
     assert ATTEMPTS == 3
     offer = cleo.offer(1)
     if wrong:

@@ -136,9 +136,7 @@ async def test_a_search_for_a_nonce_that_is_cancelled_soon_frees_its_thread() ->
         await asyncio.wait_for(asyncio.to_thread(int), 10)
 
 
-async def test_a_newcomer_fetches_the_manifest_from_any_member_and_a_member_refuses_other_bytes(
-    swarm,
-):
+async def test_a_newcomer_gets_the_manifest_from_any_member_and_members_refuse_other_bytes(swarm):
     anna, newcomer = await swarm.join("anna"), await swarm.stranger("newcomer")
     signed = await fetch_manifest(newcomer, anna.transport.peer_id)
     assert open_manifest(signed) == swarm.manifest
@@ -303,9 +301,7 @@ async def test_a_newcomer_looks_into_all_depths_of_both_epochs_where_it_finds_no
     assert reader.density.known
 
 
-async def test_a_newcomer_whom_the_last_epoch_shows_others_leaves_the_present_one_alone(
-    table, reader
-) -> None:
+async def test_a_newcomer_that_sees_others_in_the_last_epoch_skips_this_one(table, reader) -> None:
     table.put(EPOCH - 1, 0, 0, 5)
     assert len(await reader.count(EPOCH)) == 10, "once along each path"
     assert set(table.asked) == keys(EPOCH - 1, range(MAX_DEPTH + 1))

@@ -23,9 +23,7 @@ from tests.swarm.network_parts import (
 )
 
 
-async def test_what_one_publishes_another_pools_with_the_same_text_and_checked_rewards(
-    swarm, anna, ben
-):
+async def test_a_published_group_is_pooled_with_the_same_text_and_checked_rewards(swarm, anna, ben):
     anna.publish(3)
     await swarm.step()
     (first, *_) = found = ben.pool.fresh()
@@ -188,9 +186,7 @@ async def test_a_large_outbox_leaves_in_frames_within_the_limit_and_none_is_lost
     assert all(offer.size <= 4096 for offer in anna.outbox.offers(100))
 
 
-async def test_a_member_that_keeps_failing_says_so_in_the_same_words_and_recovers(
-    swarm, anna, caplog
-):
+async def test_a_failing_member_reports_it_in_the_same_words_and_recovers(swarm, anna, caplog):
     healthy, anna.outbox.take = anna.outbox.take, broken
     async with running(anna):
         await swarm.clock.advance(FAILURES_REPORTED / 2 * EPOCH_SECONDS / 4)
@@ -219,9 +215,7 @@ async def test_a_node_whose_groups_are_not_worth_sharing_announces_its_step(swar
     assert (peer.policy_step, peer.groups) == (9, 0)
 
 
-async def test_status_names_peers_with_what_they_last_announced_and_when_they_were_heard(
-    swarm, anna, ben
-):
+async def test_status_lists_peers_with_their_last_announcement_and_its_time(swarm, anna, ben):
     ben.publish(2)
     await ben.member.step()
     await anna.member.step()

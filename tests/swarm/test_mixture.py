@@ -53,9 +53,7 @@ mixtures = st.builds(Mixture, configs, st.integers(), rule=rules)
 
 
 @given(pools, mixtures, st.integers(0), st.integers(0, 9), proven_authors, st.data())
-def test_a_choice_depends_on_the_set_and_not_on_its_order(
-    candidates, mixture, turn, own, proven, data
-):
+def test_a_choice_depends_on_the_set_not_its_order(candidates, mixture, turn, own, proven, data):
     shuffled = data.draw(st.permutations(candidates))
     chosen = mixture.choose(candidates, turn, own, own, proven)
     assert mixture.choose(shuffled, turn, own, own, proven) == chosen
@@ -92,9 +90,7 @@ chosen_authors = st.lists(st.sampled_from(AUTHORS), max_size=12)
 
 
 @given(chosen_authors, configs, rules, st.integers(0, 9), proven_authors)
-def test_of_a_choice_that_shrank_no_more_is_kept_than_the_caps_of_what_is_left_allow(
-    authors, config, rule, own, proven
-):
+def test_a_choice_that_shrank_keeps_to_the_caps_of_the_rest(authors, config, rule, own, proven):
     kept = [authors[place] for place in Mixture(config, 1, rule=rule).within(authors, own, proven)]
     size = own + len(kept)
     strangers = sum(author not in proven for author in kept)

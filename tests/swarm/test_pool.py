@@ -349,9 +349,7 @@ def test_eviction_keeps_both_limits_and_does_not_depend_on_order(held, groups, s
 
 
 @given(held_groups, st.integers(1, 20), some_proven)
-def test_eviction_drops_what_it_must_and_first_what_newcomers_hold_over_their_share(
-    held, groups, proven
-):
+def test_eviction_drops_what_it_must_newcomers_over_their_share_first(held, groups, proven):
     dropped = over_limits(held, PoolLimits(groups, 10**9), proven)
     assert len(dropped) == max(0, len(held) - groups)
     kept = [h for h in held if h.key not in dropped]

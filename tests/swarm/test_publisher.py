@@ -201,9 +201,7 @@ OVER = {
 
 
 @pytest.mark.parametrize("texts", OVER.values(), ids=OVER)
-async def test_a_group_that_the_manifest_forbids_stays_here_and_costs_no_penalty(
-    swarm, anna, ben, texts, caplog
-):
+async def test_a_group_that_the_manifest_forbids_stays_here(swarm, anna, ben, texts, caplog):
     anna.publish(3)
     anna.publish(1, texts)
     for _ in range(4):

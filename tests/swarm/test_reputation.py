@@ -151,9 +151,7 @@ def test_what_is_forgotten_of_an_author_is_all_and_of_others_nothing(accounts, c
 
 
 @pytest.mark.parametrize("hours", [0.0, 24.0])
-def test_keys_that_are_or_were_banned_keep_no_newcomer_from_being_proven(
-    accounts, clock, monkeypatch, hours
-):
+def test_keys_once_banned_keep_no_newcomer_from_being_proven(accounts, clock, monkeypatch, hours):
     monkeypatch.setattr(reputation, "MAX_ACCOUNTS", 3)
     for number in range(3):
         accounts.refuse(bytes([number]) * 32, "bad_signature")
@@ -236,9 +234,7 @@ def test_whose_groups_were_used_is_known_with_what_is_left_of_what_they_earned(a
 
 
 @pytest.mark.parametrize("used", [True, False])
-def test_a_penalized_author_never_counts_as_untried_but_one_slow_text_is_no_matter(
-    accounts, clock, used
-):
+def test_a_penalized_author_is_never_untried_but_one_slow_text_is_ignored(accounts, clock, used):
     if used:
         accounts.prove([(ANNA, 1.0)])
     accounts.refuse(ANNA, "bad_signature")
@@ -270,9 +266,7 @@ def after(*values: float) -> Reputation:
 
 
 @given(histories, usefulness, usefulness, st.floats(0, 2 * BAR_AT))
-def test_reputation_lies_between_none_and_all_and_grows_with_usefulness(
-    history, less, more, penalties
-):
+def test_reputation_is_from_none_to_all_and_grows_with_usefulness(history, less, more, penalties):
     reputation, now = Reputation(), START
     for pause, value in history:
         now += pause

@@ -118,9 +118,7 @@ def test_greedy_completions_equal_transformers_from_the_start_and_after_every_up
     assert len(completions) == 4
 
 
-def test_what_trained_adapters_make_is_written_from_the_start_and_after_every_update(
-    engine, tied, tmp_path
-):
+def test_trained_adapters_are_written_at_the_start_and_after_every_update(engine, tied, tmp_path):
     policy = adapted(tmp_path, tied=tied)
     learner = Learner(policy, LearnerSection(lr=3e-2))
     completions = set()
@@ -131,9 +129,7 @@ def test_what_trained_adapters_make_is_written_from_the_start_and_after_every_up
     assert len(completions) == 4
 
 
-def test_an_update_with_requests_on_their_way_loses_none_and_every_token_knows_its_weights(
-    engine, tied
-):
+def test_an_update_loses_no_request_and_every_token_knows_its_weights(engine, tied):
     policies = [policy_of(version, tied=tied, spread=0.1) for version in range(4, 7)]
     sampling = Sampling(0.7, max_new_tokens=300)
     engine.update(policies[0])

@@ -55,8 +55,6 @@ def test_a_chart_is_drawn_where_it_is_asked_for(tmp_path: Path) -> None:
         (["--out", "chart.txt"], ".png"),
     ],
 )
-def test_what_makes_no_sense_is_said_before_anything_is_simulated(
-    options: list[str], said: str
-) -> None:
+def test_invalid_options_are_refused_before_the_simulation(options: list[str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         CliRunner().invoke(app, [*TINY, *options], catch_exceptions=False)

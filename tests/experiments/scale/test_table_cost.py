@@ -68,9 +68,7 @@ def test_alone_in_the_table_a_call_costs_nothing() -> None:
 
 
 @pytest.mark.parametrize(("nodes", "size"), [(0, 0), (-1, 450), (4, -1)])
-def test_a_table_without_nodes_and_records_of_less_than_nothing_are_refused(
-    nodes: int, size: int
-) -> None:
+def test_a_table_without_nodes_or_with_negative_sizes_is_refused(nodes: int, size: int) -> None:
     for cost in (get_cost, store_cost):
         with pytest.raises(ValueError, match=f"nodes={nodes} and bytes={size}"):
             cost(nodes, size)

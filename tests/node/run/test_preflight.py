@@ -45,9 +45,7 @@ def config(**keys):
         ("monitor.loggers", ["tensorboard"], "tensorboard", r"loggers.*node\[tensorboard\]"),
     ],
 )
-def test_what_init_writes_can_start_and_a_missing_package_of_an_extra_is_told(
-    folder, monkeypatch, key, value, package, said
-):
+def test_a_missing_package_is_named(folder, monkeypatch, key, value, package, said):
     wanted, found = Config.with_overrides({key: value}), preflight.find_spec
     check_start(Config(), folder)
     check_start(wanted, folder)

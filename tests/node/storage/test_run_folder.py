@@ -235,9 +235,7 @@ def test_a_move_that_is_killed_anywhere_is_gone_on_with(folder, monkeypatch, ste
 
 
 @pytest.mark.parametrize("steps", range(2, 10))
-def test_no_command_works_in_a_folder_whose_move_was_killed_before_the_move_is_complete(
-    folder, monkeypatch, steps
-):
+def test_no_command_works_in_a_folder_until_its_killed_move_is_complete(folder, monkeypatch, steps):
     """It would find no journal there, start from the backup, and move that over the journal."""
     SwarmFiles(folder).move(HERE, THERE, b"there")
     folder.journal.write_bytes(b"rows of there")

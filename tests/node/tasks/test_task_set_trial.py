@@ -132,9 +132,7 @@ def test_a_task_is_warned_of_whose_groups_take_too_long_to_score(tried, monkeypa
 
 
 @pytest.mark.parametrize("evaluates", [False, True])
-def test_a_task_is_warned_of_whose_answers_are_too_slow_to_share(
-    tried, monkeypatch, caplog, evaluates
-):
+def test_a_warning_names_a_task_that_is_too_slow_to_share(tried, monkeypatch, caplog, evaluates):
     if evaluates and not sandbox_support().whole:
         pytest.skip("no sandbox for answers that run as code")
     monkeypatch.setattr("node.tasks.verifier.worker_process.SLOW_PART", 0.0)

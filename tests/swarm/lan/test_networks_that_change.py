@@ -27,9 +27,7 @@ def member(name: str, counters: Counters) -> Discovery:
 
 
 @pytest.mark.processes
-async def test_a_node_without_a_network_says_so_once_and_is_found_on_the_next_one(
-    monkeypatch, caplog
-):
+async def test_a_node_without_a_network_says_so_once_and_is_found_on_the_next(monkeypatch, caplog):
     here: list[tuple[Interface, ...]] = [HOME]
     monkeypatch.setattr(module, "networks", lambda listen: here[0])
     monkeypatch.setattr(module, "LOOK_SECONDS", 0.1)

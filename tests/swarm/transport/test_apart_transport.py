@@ -116,9 +116,7 @@ async def test_an_error_is_raised_again_on_the_other_side(joined, caplog):
     assert "by zero" in caplog.text
 
 
-async def test_a_call_that_is_given_up_ends_on_the_other_side_and_one_to_a_side_that_goes_fails(
-    joined,
-):
+async def test_a_cancelled_call_ends_on_the_other_side_and_one_to_a_lost_side_fails(joined):
     one, other, methods = joined
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
@@ -153,9 +151,7 @@ def libraries_of_the_network() -> set[str]:
 
 @OVER
 @pytest.mark.processes
-async def test_requests_and_errors_cross_to_the_network_process_and_back(
-    over, tmp_path, caplog, monkeypatch
-):
+async def test_requests_and_errors_cross_between_the_processes(over, tmp_path, caplog, monkeypatch):
     be_patient(monkeypatch)
     caplog.set_level(logging.INFO)
 
@@ -238,9 +234,7 @@ async def test_a_start_that_is_given_up_leaves_no_process(over, tmp_path):
 
 
 @pytest.mark.processes
-async def test_a_start_that_is_given_up_while_the_daemon_comes_up_leaves_neither_it_nor_its_socket(
-    tmp_path: Path,
-) -> None:
+async def test_a_cancelled_start_leaves_neither_a_daemon_nor_its_socket(tmp_path: Path) -> None:
     settings = NodeSettings(key_of(tmp_path, "anna"), LOOPBACK, (), 60.0)
     starting = asyncio.ensure_future(HivemindNode.start(settings, Counters()))
     async with asyncio.timeout(120):

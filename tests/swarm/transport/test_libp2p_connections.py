@@ -25,9 +25,7 @@ from tests.swarm.transport.third_party import HOST, third_party
 
 @pytest.mark.processes
 @pytest.mark.alone("libp2p")
-async def test_a_peer_whose_connection_has_ended_is_dialled_though_its_stream_is_still_served(
-    tmp_path,
-):
+async def test_a_peer_whose_connection_ended_is_dialed_while_its_stream_is_served(tmp_path):
     async with against_anna(tmp_path) as (anna, ben, _):
         served = asyncio.Event()
 
@@ -72,9 +70,7 @@ async def test_a_stream_whose_opening_is_given_up_does_not_stay_open(tmp_path: P
 
 @pytest.mark.processes
 @pytest.mark.alone("libp2p")
-async def test_a_request_goes_over_another_connection_where_the_latest_is_gone(
-    tmp_path: Path,
-) -> None:
+async def test_a_request_uses_another_connection_if_the_latest_is_gone(tmp_path: Path) -> None:
     async with against_anna(tmp_path) as (anna, ben, thread):
         await ben.connect(anna.addresses()[0])
         for _ in range(8):
@@ -91,9 +87,7 @@ async def test_a_request_goes_over_another_connection_where_the_latest_is_gone(
 
 @pytest.mark.processes
 @pytest.mark.alone("libp2p")
-async def test_a_connection_outlives_streams_that_the_other_side_does_not_speak(
-    tmp_path: Path,
-) -> None:
+async def test_a_connection_outlives_streams_that_the_peer_does_not_speak(tmp_path: Path) -> None:
     async with against_anna(tmp_path) as (anna, ben, _):
         await ben.connect(anna.addresses()[0])
         before = await anna.node.seen_at(ben.peer_id)

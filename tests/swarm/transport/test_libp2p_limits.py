@@ -140,9 +140,7 @@ async def test_whoever_speaks_something_else_is_let_go(tmp_path: Path) -> None:
         await until(lambda: anna.peers() == (ben.peer_id,), 30.0)
 
 
-async def test_sam_who_begins_introductions_and_ends_none_leaves_room_for_others(
-    tmp_path, counters
-):
+async def test_sam_who_begins_introductions_and_ends_none_leaves_places_free(tmp_path, counters):
     async with against_anna(tmp_path, counters) as (anna, ben, _):
         key = key_of(tmp_path, "sam")
         async with started(Libp2pTransport(key, listen=LOOPBACK)) as sam:

@@ -431,9 +431,7 @@ async def test_flo_who_introduces_herself_without_end_uses_up_her_share(protocol
     assert here.book.of("ben") if protocol == told.PUSH else stream.told
 
 
-async def test_names_are_looked_up_that_the_user_gave_and_none_that_a_peer_claims(
-    counters, monkeypatch
-) -> None:
+async def test_names_of_the_user_are_looked_up_and_none_of_peers(counters, monkeypatch) -> None:
     dialed, asked = list[HostPort](), list[str]()
 
     async def dial(peer: str, place: HostPort) -> bool:

@@ -63,9 +63,7 @@ def test_an_answer_not_taken_gives_way_after_its_time_and_not_before(clock) -> N
 
 
 @pytest.mark.parametrize("keys", [8, 20])
-def test_who_is_worked_for_never_gives_way_but_has_none_of_the_places_kept_for_known_peers(
-    clock, keys
-):
+def test_a_request_in_work_never_gives_way_but_takes_no_place_of_known_peers(clock, keys):
     held, taken = filled(clock, keys)
     for place in taken:
         place.waiting = False

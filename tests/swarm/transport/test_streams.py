@@ -129,9 +129,7 @@ async def test_flo_opens_a_stream_and_never_sends_her_request(monkeypatch) -> No
 
 
 @pytest.mark.parametrize("hangs_up", [False, True])
-async def test_slow_sam_is_refused_for_a_while_after_a_few_requests_that_never_come(
-    monkeypatch, hangs_up
-):
+async def test_slow_sam_is_refused_for_a_while_after_a_few_missing_requests(monkeypatch, hangs_up):
     monkeypatch.setattr(streams, "REQUEST_SECONDS", 60.0 if hangs_up else 0.02)
     at, outcomes = service(), []
     for _ in range(6):
