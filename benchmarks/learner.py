@@ -8,16 +8,19 @@ under ``schedule.mode = "async"``, which computes the most. Tokens are those tra
 ``padded_over_layout`` is the time of that bare training with a padded row for every completion,
 prompt included, over its time in the layout that the learner chose: 1 where it chose padded rows.
 ``padded_over_packed`` is the same for groups that share their prompts whatever that costs, so that
-a choice that was wrong shows.
+a choice that was wrong shows. ``masked_over_layout`` is the same where no row is in lines: shared
+rows have a mask.
 
-All four take turns. Run it as ``python benchmarks/learner.py [--model tiny] [--tokens 4]
+All five take turns. Run it as ``python benchmarks/learner.py [--model tiny] [--tokens 4]
 [--prompt-tokens 64] [--completions 8] [--json]``.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -27,8 +30,6 @@ from output import show
 from node import threads
 
 WARM_UP = 2
-UPDATES = 4
-"""In a row, each turn."""
 RATE = 1e-6
 """Of learning: of no consequence for the time, and the tokens stay what the policy writes."""
 
@@ -49,7 +50,7 @@ def groups_of(policy: Any, options: argparse.Namespace) -> list[Any]:
 
 
 def contenders(options: argparse.Namespace) -> tuple[dict[str, Callable[[], Any]], dict[str, int]]:
-    """The update and the three bare trainings; and how many rows the learner laid out."""
+    """The update and the four bare trainings; and how many rows the learner laid out."""
     from bare import BareTrainer
     from layouts import packed, padded, rows_of
     from policies import endless_policy
@@ -62,11 +63,15 @@ def contenders(options: argparse.Namespace) -> tuple[dict[str, Callable[[], Any]
     config = LearnerSection(lr=RATE)
     learner = Learner(policy, config, correction="tapered", decoupled=True)
     rows, budget, bare = rows_of(groups), config.micro_batch_tokens, BareTrainer(policy.model)
+    chosen = learner.batches(rows)
+    learner.sharing = replace(sharing := learner.sharing, copies=math.inf)
     layouts = {
-        "layout": learner.batches(rows),
+        "layout": chosen,
+        "masked": learner.batches(rows),
         "padded": padded(rows, policy, budget),
         "packed": packed(rows, policy, budget),
     }
+    learner.sharing = sharing
     works: dict[str, Callable[[], Any]] = {"learner": lambda: learner.update(groups)}
     for name, batches in layouts.items():
         works[name] = lambda batches=batches: bare.step(batches)
@@ -80,6 +85,7 @@ def contenders(options: argparse.Namespace) -> tuple[dict[str, Callable[[], Any]
 def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--prompt-tokens", type=int, default=16, help="in each prompt")
+    arguments.add_argument("--updates", type=int, default=4, help="in a row, each turn")
     options = arguments.parse_args()
     threads.choose(options.threads)
     from bare import seconds
@@ -88,9 +94,9 @@ def main() -> None:
     turns = []
     for _ in range(WARM_UP + options.turns):
         turn = dict.fromkeys(works, 0.0)
-        for _ in range(UPDATES):
+        for _ in range(options.updates):
             for name, work in works.items():
-                turn[name] += seconds(work) / UPDATES
+                turn[name] += seconds(work) / options.updates
         turns.append(turn)
     turns = turns[WARM_UP:]
     completions = options.prompts * options.completions
@@ -105,6 +111,7 @@ def main() -> None:
         "bare_tokens_per_s": round(tokens / median(t["layout"] for t in turns)),
         "learner_over_bare": round(median(t["layout"] / t["learner"] for t in turns), 2),
         "padded_over_layout": round(median(t["padded"] / t["layout"] for t in turns), 2),
+        "masked_over_layout": round(median(t["masked"] / t["layout"] for t in turns), 2),
         "padded_over_packed": round(median(t["padded"] / t["packed"] for t in turns), 2),
     }
     show(result, as_json=options.json)

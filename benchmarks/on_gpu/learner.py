@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -37,7 +38,10 @@ def lora(settings: Settings) -> Iterator[Row]:
 
 
 def shared(settings: Settings) -> Iterator[Row]:
-    """Four own groups, and the same with four of peers: each group's gradient is bounded."""
+    """Four own groups, and the same with four of peers: each group's gradient is bounded.
+
+    And four own groups whose completions attention tells apart in either way, whatever it costs.
+    """
     device, turns = settings.device, 1 if settings.smoke else 3
     for size in settings.sizes[:2]:
         policy = random_policy(settings, size)
@@ -49,6 +53,16 @@ def shared(settings: Settings) -> Iterator[Row]:
             yield {
                 "what": f"{size} billion, {len(groups)} {what}",
                 "update_s": round(typical(partial(learner.update, groups), device, turns), 3),
+                "peak_gb": peak_gb(device),
+            }
+            del learner
+        for what, copies in (("a mask", math.inf), ("lines", -1e15)):
+            learner = _learner(policy, {})
+            learner.sharing = replace(learner.sharing, copies=copies)
+            forget_peak(device)
+            yield {
+                "what": f"{size} billion, {len(own)} own groups with {what}",
+                "update_s": round(typical(partial(learner.update, own), device, turns), 3),
                 "peak_gb": peak_gb(device),
             }
             del learner

@@ -241,7 +241,7 @@ class Learner:
     def batches(self, rows: Sequence[Row]) -> tuple[MicroBatch, ...]:
         """Return each completion once, sharing its prompt if that costs less."""
         sharing, budget, policy = self.sharing, self._budget.tokens, self._policy
-        held = [held_tokens(1, row, sharing.mask_weight) for row in rows]
+        held = [held_tokens([row], sharing.mask_weight) for row in rows]
         room = self._share.room(self._budget, held)
         parts = self._share.rows([part for row in rows for part in sharing.rows(row, room)])
         limits = (sharing.mask_weight, sharing.padding)

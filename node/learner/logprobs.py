@@ -13,12 +13,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from transformers import Cache, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
 from node.learner.batches import MicroBatch
 from node.learner.group_norms import GroupNorms
-from node.learner.micro_batching import of_memory, takes_no_cache
+from node.learner.micro_batching import NoCache, of_memory, takes_no_cache
 
 log = logging.getLogger(__name__)
 
@@ -232,22 +232,6 @@ ALIGNED = 8  # elements
 LOWEST = torch.finfo(torch.float32).min  # replaces -inf, because 0 * -inf is NaN
 
 
-class NoCache(Cache):
-    """A cache that keeps nothing.
-
-    Without a cache the library looks whether positions are those of packed rows, for which the host
-    waits for a GPU.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(layers=[])
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any
-    ) -> tuple[Tensor, Tensor]:
-        return key_states, value_states
-
-
 class TokenLogprobs(NamedTuple):
     """Scores of a micro-batch's completion tokens, float32 ``[C, T]``.
 
@@ -360,7 +344,10 @@ def completion_bias(segments: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _placed(model: PreTrainedModel, batch: MicroBatch, cache: NoCache | None) -> dict[str, Any]:
-    if batch.segments is None:
-        return {} if cache is None else {"past_key_values": cache}
-    bias = completion_bias(batch.segments, model.dtype)
-    return {"attention_mask": bias, "position_ids": batch.position_ids}
+    if batch.segments is not None:
+        bias = completion_bias(batch.segments, model.dtype)
+        return {"attention_mask": bias, "position_ids": batch.position_ids}
+    if batch.lines is not None:
+        placed = {"position_ids": batch.position_ids, "attention_lines": batch.lines}
+        return placed | {"past_key_values": cache or NoCache()}
+    return {} if cache is None else {"past_key_values": cache}

@@ -6,17 +6,19 @@ import inspect
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import Cache, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from node.errors import NodeError
 from node.learner.batches import MicroBatch, Row, held_tokens
 from node.learner.update_stats import UpdateSums
 from node.policy.device import give_back
+from node.policy.fast_layers import accept_attention_lines
 from swarm.common.util import counted
 
 log = logging.getLogger(__name__)
@@ -80,6 +82,22 @@ class TokenBudget:
         )
 
 
+class NoCache(Cache):
+    """A cache that keeps nothing.
+
+    Without a cache the library looks whether positions are those of packed rows, for which the host
+    waits for a GPU.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(layers=[])
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any
+    ) -> tuple[Tensor, Tensor]:
+        return key_states, value_states
+
+
 def takes_no_cache(model: PreTrainedModel) -> bool:
     """Return whether a cache that keeps nothing changes no output: plain or windowed attention."""
     attention = model.config.get_text_config()._attn_implementation
@@ -111,15 +129,37 @@ def reads_shared_rows(model: PreTrainedModel) -> bool:
     )
 
 
+class _LinesProbe:
+    calls = 0
+
+    def attend(self, *given: Any, **settings: Any) -> Any:
+        self.calls += 1
+        return sdpa_attention_forward(*given, **settings)
+
+
+@torch.no_grad()
+def reads_lines(model: PreTrainedModel) -> bool:
+    """Return whether every layer of a model that :func:`reads_shared_rows` takes lines."""
+    config = model.config.get_text_config()
+    if config._attn_implementation != "sdpa":
+        return False
+    accept_attention_lines()
+    probe, ids = _LinesProbe(), torch.zeros((1, 2), dtype=torch.int64, device=model.device)
+    model(input_ids=ids, use_cache=False, past_key_values=NoCache(), attention_lines=probe)
+    return probe.calls == int(config.num_hidden_layers)
+
+
 # Multiplications of a forward pass that take as long as the fixed cost of a pass: some 20 ms.
 PASS_WORK_ON_CPU, PASS_WORK_ON_GPU, LEAST_PADDING = 1e9, 2.5e11, 64  # the last in tokens
+COPIES_WORK = 0.25  # of copies for attention in all layers, relative to that
 
 
 @dataclass(frozen=True, slots=True)
 class RowCost:
     """Cost of a row, estimated in multiplications of a forward pass.
 
-    A shared row saves copies of the prompt but pays for the whole square of its tokens.
+    A shared row saves copies of the prompt. With a mask it pays for the square of its tokens, in
+    lines for the square of each (kernels skip little of short ones) and for ``copies``.
     ``matrices`` is for one token, ``pair`` for its attention to another in all layers.
     ``mask_weight`` overestimates the memory of one mask element relative to a token's activations.
     Without ``shares``, each completion has its own copy of the prompt.
@@ -130,6 +170,7 @@ class RowCost:
     mask_weight: float
     padding: float = math.inf  # tokens that take about as long as the fixed cost of a pass
     shares: bool = True
+    copies: float = math.inf
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> RowCost:
@@ -142,14 +183,23 @@ class RowCost:
         layers = config.num_hidden_layers
         matrices = model.num_parameters(exclude_embeddings=True)
         work = PASS_WORK_ON_CPU if model.device.type == "cpu" else PASS_WORK_ON_GPU
-        padding, pair = max(LEAST_PADDING, work / matrices), 2 * layers * heads * size
-        return cls(matrices, pair, 1.0 / (layers * hidden), padding)
+        return cls(
+            matrices,
+            pair=2 * layers * heads * size,
+            mask_weight=1.0 / (layers * hidden),
+            padding=max(LEAST_PADDING, work / matrices),
+            copies=COPIES_WORK * work if reads_lines(model) else math.inf,
+        )
 
     def cost(self, row: Row) -> float:
         """Return the multiplications for the row."""
-        length = row.length
-        pairs = length * length if row.shared else length * length / 2
-        return length * self.matrices + pairs * self.pair
+        length, prompt = row.length, len(row.prompt_ids) - 1
+        if row.masked:
+            return length * self.matrices + length * length * self.pair
+        pairs = sum((prompt + len(c.ids)) ** 2 for c in row.completions)
+        if row.in_lines:
+            return length * self.matrices + pairs * self.pair + self.copies
+        return length * self.matrices + pairs / 2 * self.pair
 
     def rows(self, row: Row, token_budget: float) -> list[Row]:
         """Split the row if its parts cost less or if it exceeds the budget."""
@@ -157,10 +207,18 @@ class RowCost:
             return row.parts()
         middle = len(row.completions) // 2
         halves = row.part(0, middle), row.part(middle, len(row.completions))
-        within = held_tokens(1, row, self.mask_weight) <= token_budget
-        if within and self.cost(row) <= sum(map(self.cost, halves)):
-            return [row]
+        whole = self._laid_out(row)
+        within = held_tokens([whole], self.mask_weight) <= token_budget
+        if within and self.cost(whole) <= sum(self.cost(self._laid_out(half)) for half in halves):
+            return [whole]
         return [part for half in halves for part in self.rows(half, token_budget)]
+
+    def _laid_out(self, row: Row) -> Row:
+        masked = self.cost(row)
+        if not row.shared or masked <= self.copies:
+            return row
+        lines = replace(row, in_lines=True)
+        return lines if self.cost(lines) < min(masked, sum(map(self.cost, row.parts()))) else row
 
 
 SEPARATE = RowCost(0, 0, 0.0, shares=False)

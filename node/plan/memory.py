@@ -67,8 +67,8 @@ def _read_together(shape: ModelShape, size: int, prompt: int, answer: int) -> in
     pair = 2 * shape.layers * shape.heads * shape.head_size
 
     def cost(together: int) -> float:
-        length = prompt + together * answer
-        pairs = length * length / (1 if together > 1 else 2)
+        length, in_lines = prompt + together * answer, together * (prompt + answer) ** 2
+        pairs = min(length * length, in_lines) if together > 1 else in_lines / 2
         return (length * shape.active + pairs * pair) / together
 
     best = min((n for n in range(1, size + 1) if size % n == 0), key=cost)

@@ -7,6 +7,9 @@ to multiply frozen weights once instead of once per row.
 On a GPU, RMS normalization (arXiv:1910.07467) is one kernel, as the engines compute it. The
 library's layers take eight forward and more backward, and round before they multiply with the
 weights.
+
+On both, completions that share a prompt's row can be attended to without a mask
+(:class:`AttentionLines`).
 """
 
 from __future__ import annotations
@@ -14,14 +17,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import embedding, rms_norm
 from torch.nn.functional import linear as torch_linear
-from torch.nn.functional import rms_norm
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 log = logging.getLogger(__name__)
 
@@ -256,3 +262,42 @@ def _fused(kind: type[nn.Module]) -> type[nn.Module]:
 
 
 SWITCHED: dict[type[nn.Module], type[nn.Module]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionLines:
+    """Lines of prompt and completion that attention reads instead of shared rows.
+
+    A row ``[prompt | c1 | c2 | ...]`` needs a mask over the square of its length. Copied to
+    ``[prompt | c1]``, ``[prompt | c2]``, ..., queries, keys and values need none, so that torch's
+    causal kernels skip half of a smaller square.
+    """
+
+    places: Tensor  # int64 ``[N, M]``, of each line's tokens among those of the rows
+    origins: Tensor  # int64 ``[B * L]``, of each token of the rows among those of the lines
+
+    def attend(
+        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, _: None, **settings: Any
+    ) -> tuple[Tensor, None]:
+        """Attend to ``[B, H, L, D]`` by the library's function; return ``[B, L, H, D]``."""
+        q, k, v = map(self._copied, (query, key, value))
+        lines, _ = sdpa_attention_forward(module, q, k, v, None, **settings)
+        batch, heads, length = query.shape[:3]
+        found = embedding(self.origins, lines.flatten(2).flatten(0, 1))
+        return found.view(batch, length, heads, -1), None
+
+    def _copied(self, x: Tensor) -> Tensor:
+        # The gradient of an embedding is added up in a fixed order, also on a GPU.
+        tokens = x.transpose(1, 2).flatten(2).flatten(0, 1)
+        lines = embedding(self.places, tokens)
+        return lines.view(*lines.shape[:2], x.shape[1], -1).transpose(1, 2)
+
+
+def accept_attention_lines() -> None:
+    """Let models whose attention is ``"sdpa"`` take :class:`AttentionLines` in a forward pass."""
+    ALL_ATTENTION_FUNCTIONS.register("sdpa", _attend)
+
+
+def _attend(*given: Any, attention_lines: AttentionLines | None = None, **settings: Any) -> Any:
+    function = attention_lines.attend if attention_lines else sdpa_attention_forward
+    return function(*given, **settings)

@@ -119,8 +119,8 @@ def test_rows_lie_together_as_long_as_the_longest_of_them_fits_the_budget(budget
 
 
 def test_a_mask_weighs_with_the_square_of_a_row_and_only_where_there_is_one():
-    assert held_tokens(3, alone(4, 0), mask_weight=0.5) == 12.0
-    assert held_tokens(3, SHARED, mask_weight=0.5) == 3 * 6 * (1 + 0.5 * 6)
+    assert held_tokens([alone(4, 0)] * 3, mask_weight=0.5) == 12.0
+    assert held_tokens([SHARED] * 3, mask_weight=0.5) == 3 * 6 * (1 + 0.5 * 6)
     rows = [SHARED, SHARED]
     assert len(laid_out(*rows, budget=48, weight=0.5)) == 1
     assert len(laid_out(*rows, budget=47, weight=0.5)) == 2
