@@ -8,7 +8,7 @@ under ``schedule.mode = "async"``, which computes the most. Tokens are those tra
 ``padded_over_layout`` is the time of that bare training with a padded row for every completion,
 prompt included, over its time in the layout that the learner chose: 1 where it chose padded rows.
 ``padded_over_packed`` is the same for groups that share their prompts whatever that costs, so that
-a choice that was wrong shows. ``masked_over_layout`` is the same where no row is in lines: shared
+a choice that was wrong shows. ``masked_over_layout`` is the same without unpacking, so that shared
 rows have a mask.
 
 All five take turns. Run it as ``python benchmarks/learner.py [--model tiny] [--tokens 4]
@@ -64,7 +64,7 @@ def contenders(options: argparse.Namespace) -> tuple[dict[str, Callable[[], Any]
     learner = Learner(policy, config, correction="tapered", decoupled=True)
     rows, budget, bare = rows_of(groups), config.micro_batch_tokens, BareTrainer(policy.model)
     chosen = learner.batches(rows)
-    learner.sharing = replace(sharing := learner.sharing, copies=math.inf)
+    learner.sharing = replace(sharing := learner.sharing, unpacking=math.inf)
     layouts = {
         "layout": chosen,
         "masked": learner.batches(rows),

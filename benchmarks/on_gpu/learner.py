@@ -40,7 +40,7 @@ def lora(settings: Settings) -> Iterator[Row]:
 def shared(settings: Settings) -> Iterator[Row]:
     """Four own groups, and the same with four of peers: each group's gradient is bounded.
 
-    And four own groups whose completions attention tells apart in either way, whatever it costs.
+    The own groups are also read in shared rows, with a mask and unpacked.
     """
     device, turns = settings.device, 1 if settings.smoke else 3
     for size in settings.sizes[:2]:
@@ -56,9 +56,9 @@ def shared(settings: Settings) -> Iterator[Row]:
                 "peak_gb": peak_gb(device),
             }
             del learner
-        for what, copies in (("a mask", math.inf), ("lines", -1e15)):
+        for what, unpacking in (("a mask", math.inf), ("unpacked", -1e15)):
             learner = _learner(policy, {})
-            learner.sharing = replace(learner.sharing, copies=copies)
+            learner.sharing = replace(learner.sharing, unpacking=unpacking)
             forget_peak(device)
             yield {
                 "what": f"{size} billion, {len(own)} own groups with {what}",

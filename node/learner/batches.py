@@ -13,11 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from node.policy.fast_layers import AttentionLines
+from node.policy.fast_layers import Unpacking
 from protocol.rollout import Tokens
 
 CHEAP_PADDING = 256  # Tokens that take less time than the fixed cost of a pass.
-COPY_WEIGHT = 0.2  # Memory of a token's copy for attention, relative to all its activations.
+COPY_WEIGHT = 0.2  # Queries, keys, values and outputs of a token in its activations, at most.
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Row:
     share: float = 1.0  # of a token or completion, see :meth:`node.learner.losses.Loss.share`
     group: int = 0  # number of its group in the update
     first: int = 0  # number of its first completion among all of the update
-    in_lines: bool = False  # whether attention reads a line for each completion, without a mask
+    unpacked: bool = False  # whether attention needs no mask, see ``Unpacking``
     length: int = field(init=False)  # tokens read
 
     def __post_init__(self) -> None:
@@ -104,16 +104,11 @@ class Row:
 
     @property
     def shared(self) -> bool:
-        """Whether it has several completions."""
+        """Whether several completions share the prompt."""
         return len(self.completions) > 1
 
     @property
-    def masked(self) -> bool:
-        """Whether a mask must separate completions."""
-        return self.shared and not self.in_lines
-
-    @property
-    def longest_line(self) -> int:
+    def longest(self) -> int:
         """Tokens read of the prompt and the longest completion."""
         return len(self.prompt_ids) - 1 + max(len(c.ids) for c in self.completions)
 
@@ -139,7 +134,7 @@ class MicroBatch:
     input_ids: Tensor  # ``[B, L]``
     position_ids: Tensor | None  # ``[B, L]``; None if every row has one completion
     segments: Tensor | None  # ``[B, L]``, 0 in the prompt, 1 in the first completion; if masked
-    lines: AttentionLines | None  # if a row is in lines
+    unpacking: Unpacking | None
     kept: int  # last positions per row, from the first that predicts a completion's token
     scored: Tensor  # ``[N]``, positions that predict trained tokens, indexes into ``[B, kept]``
     source: Tensor  # ``[C, T]``, index in ``scored`` of the token's predictor; 0 if not trained
@@ -164,13 +159,12 @@ class MicroBatch:
 
 def held_tokens(rows: Sequence[Row], mask_weight: float) -> float:
     """Return the memory of padded rows, in tokens of rows without a mask or copies."""
-    length, lines = max(row.length for row in rows), 0
-    if any(row.in_lines for row in rows):
-        count = sum(len(row.completions) for row in rows)
-        lines = count * max(row.longest_line for row in rows)
-    mask = length * mask_weight if any(row.masked for row in rows) else 0.0
+    length = max(row.length for row in rows)
     tokens = len(rows) * length
-    return tokens * (1.0 + mask) + COPY_WEIGHT * max(0, lines - tokens)
+    if any(row.unpacked for row in rows):
+        copies = sum(len(row.completions) for row in rows) * max(row.longest for row in rows)
+        return tokens + COPY_WEIGHT * max(0, copies - tokens)
+    return tokens * (1.0 + length * (mask_weight if any(row.shared for row in rows) else 0.0))
 
 
 def micro_batches(
@@ -183,11 +177,11 @@ def micro_batches(
 ) -> Iterator[MicroBatch]:
     """Batch rows of similar length so that :func:`held_tokens` meets the budget.
 
-    A micro-batch has at most ``padding`` tokens of padding, and unmasked rows join masked ones only
-    if that adds little. A row beyond the budget gets its own micro-batch.
+    A micro-batch has at most ``padding`` tokens of padding, and unshared rows join masked ones only
+    if that adds little. If one row is unpacked, all are. A row beyond the budget gets its own.
     """
     pending: list[Row] = []
-    for row in sorted(rows, key=lambda row: (row.masked, row.length)):
+    for row in sorted(rows, key=lambda row: (row.shared, row.unpacked, row.length)):
         together = [*pending, row]
         if pending and not lie_well(together, token_budget, mask_weight, padding):
             yield micro_batch(pending, pad_id, device)
@@ -201,11 +195,12 @@ def lie_well(
     rows: Sequence[Row], token_budget: int, mask_weight: float, most: float = math.inf
 ) -> bool:
     """Return whether rows may form one micro-batch."""
-    length, masked = max(row.length for row in rows), any(row.masked for row in rows)
-    if masked and any(row.in_lines for row in rows):
-        return False
+    length, shared = max(row.length for row in rows), any(row.shared for row in rows)
     padding = sum(length - row.length for row in rows)
-    beside = sum(length - row.length for row in rows if not row.masked) if masked else 0
+    beside = sum(length - row.length for row in rows if not row.shared) if shared else 0
+    if any(row.unpacked for row in rows):
+        longest, beside = max(row.longest for row in rows), 0
+        padding += sum(len(row.completions) * (longest - row.longest) for row in rows)
     held = held_tokens(rows, mask_weight)
     return held <= token_budget and padding <= most and beside <= CHEAP_PADDING
 
@@ -228,12 +223,13 @@ def micro_batch(rows: Sequence[Row], pad_id: int, device: torch.device) -> Micro
     numbers = tuple(row.first + i for row in rows for i in range(len(row.completions)))
     ids = _padded([_read(row) for row in rows], length, pad_id, np.int64)
     positions, segments = zip(*map(_placed, rows), strict=True) if shared else ((), ())
-    masked = any(row.masked for row in rows)
+    unpacked = any(row.unpacked for row in rows)
+    masked = shared and not unpacked
     return MicroBatch(
         input_ids=ids.to(device),
         position_ids=_padded(positions, length, 0, np.int64).to(device) if shared else None,
         segments=_padded(segments, length, 0, np.int64).to(device) if masked else None,
-        lines=_lines(rows, length, device) if shared and not masked else None,
+        unpacking=_unpacking(rows, length, device) if unpacked else None,
         kept=kept,
         scored=scored.to(device),
         source=torch.zeros(mask.shape, dtype=torch.int64).masked_scatter(mask, inverse).to(device),
@@ -273,20 +269,21 @@ def _placed(row: Row) -> tuple[list[int], list[int]]:
     return positions, segments
 
 
-def _lines(rows: Sequence[Row], length: int, device: torch.device) -> AttentionLines:
-    lines = []
+def _unpacking(rows: Sequence[Row], length: int, device: torch.device) -> Unpacking:
+    sequences = []
     for begin, row in zip(range(0, len(rows) * length, length), rows, strict=True):
         after = begin + len(row.prompt_ids)
+        prompt = [*range(begin, after)]
         for completion in row.completions:
-            prompt, inner = range(begin, begin + len(row.prompt_ids)), len(completion.ids) - 1
-            lines.append([*prompt, *range(after, after + inner)])
-            after += inner
-    width = max(map(len, lines))
+            end = after + len(completion.ids) - 1
+            sequences.append([*prompt, *range(after, end)])
+            after = end
+    width = max(map(len, sequences))
     origins = np.zeros(len(rows) * length, np.int64)
-    for number, line in enumerate(lines):
-        origins[line] = np.arange(len(line)) + number * width
-    places = _padded(lines, width, 0, np.int64)
-    return AttentionLines(places.to(device), torch.from_numpy(origins).to(device))
+    for number, sequence in enumerate(sequences):
+        origins[sequence] = np.arange(len(sequence)) + number * width
+    places = _padded(sequences, width, 0, np.int64)
+    return Unpacking(places.to(device), torch.from_numpy(origins).to(device))
 
 
 def _predictors(rows: Sequence[Row], width: int, length: int) -> NDArray[np.int64]:

@@ -130,7 +130,6 @@ class Learner:
         clip = Clip(config.clip_low, config.clip_high)
         self._loss: Loss = LOSSES.open(config.loss, config.loss_options, clip)
         self._advantage = ADVANTAGES.open(config.advantage, config.advantage_options)
-        self.sharing = RowCost.of(policy.model)
         self.optimizer = Optimizer(policy.model.parameters(), config)
         self._share = share or UpdateShare()
         self._span = Span(policy.version, config.epochs)
@@ -142,6 +141,7 @@ class Learner:
             policy.model, self, self._share.sum, by_use=corrected.by_use
         )
         # Last, because after a forward pass an FSDP model shows other weights.
+        self.sharing = RowCost.of(policy.model)
         self._scores = TokenScores(policy.model, temperature, config.micro_batch_tokens)
 
     def update(self, groups: Sequence[TrainingGroup], newest: Newest = tuple) -> UpdateStats:

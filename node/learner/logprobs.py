@@ -19,6 +19,7 @@ from transformers.utils.generic import ModelOutput
 from node.learner.batches import MicroBatch
 from node.learner.group_norms import GroupNorms
 from node.learner.micro_batching import NoCache, of_memory, takes_no_cache
+from node.policy.fast_layers import UnpackedAttention
 
 log = logging.getLogger(__name__)
 
@@ -347,7 +348,8 @@ def _placed(model: PreTrainedModel, batch: MicroBatch, cache: NoCache | None) ->
     if batch.segments is not None:
         bias = completion_bias(batch.segments, model.dtype)
         return {"attention_mask": bias, "position_ids": batch.position_ids}
-    if batch.lines is not None:
-        placed = {"position_ids": batch.position_ids, "attention_lines": batch.lines}
-        return placed | {"past_key_values": cache or NoCache()}
+    if batch.unpacking is not None:
+        UnpackedAttention.install()  # again, in case that a library has replaced it
+        placed = {"position_ids": batch.position_ids, "unpacking": batch.unpacking}
+        return placed | {"past_key_values": NoCache()}
     return {} if cache is None else {"past_key_values": cache}

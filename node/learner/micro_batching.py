@@ -12,13 +12,12 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 from transformers import Cache, PreTrainedModel
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from node.errors import NodeError
 from node.learner.batches import MicroBatch, Row, held_tokens
 from node.learner.update_stats import UpdateSums
 from node.policy.device import give_back
-from node.policy.fast_layers import accept_attention_lines
+from node.policy.fast_layers import UnpackedAttention, UnpackingProbe
 from swarm.common.util import counted
 
 log = logging.getLogger(__name__)
@@ -129,37 +128,29 @@ def reads_shared_rows(model: PreTrainedModel) -> bool:
     )
 
 
-class _LinesProbe:
-    calls = 0
-
-    def attend(self, *given: Any, **settings: Any) -> Any:
-        self.calls += 1
-        return sdpa_attention_forward(*given, **settings)
-
-
 @torch.no_grad()
-def reads_lines(model: PreTrainedModel) -> bool:
-    """Return whether every layer of a model that :func:`reads_shared_rows` takes lines."""
+def takes_unpacking(model: PreTrainedModel) -> bool:
+    """Return whether attention in all layers of a model that shares rows can be unpacked."""
     config = model.config.get_text_config()
     if config._attn_implementation != "sdpa":
         return False
-    accept_attention_lines()
-    probe, ids = _LinesProbe(), torch.zeros((1, 2), dtype=torch.int64, device=model.device)
-    model(input_ids=ids, use_cache=False, past_key_values=NoCache(), attention_lines=probe)
-    return probe.calls == int(config.num_hidden_layers)
+    UnpackedAttention.install()
+    probe, ids = UnpackingProbe(), torch.zeros((1, 2), dtype=torch.int64, device=model.device)
+    model(input_ids=ids, use_cache=False, past_key_values=NoCache(), unpacking=probe)
+    return probe.layers == int(config.num_hidden_layers)
 
 
 # Multiplications of a forward pass that take as long as the fixed cost of a pass: some 20 ms.
 PASS_WORK_ON_CPU, PASS_WORK_ON_GPU, LEAST_PADDING = 1e9, 2.5e11, 64  # the last in tokens
-COPIES_WORK = 0.25  # of copies for attention in all layers, relative to that
+UNPACKING_WORK = 0.25  # of copies in all layers, relative to that; chosen on a CPU, 0.1 billion
 
 
 @dataclass(frozen=True, slots=True)
 class RowCost:
     """Cost of a row, estimated in multiplications of a forward pass.
 
-    A shared row saves copies of the prompt. With a mask it pays for the square of its tokens, in
-    lines for the square of each (kernels skip little of short ones) and for ``copies``.
+    A shared row saves copies of the prompt. With a mask it pays for the square of its tokens;
+    unpacked for each padded sequence's square, of which kernels skip little, and for copies.
     ``matrices`` is for one token, ``pair`` for its attention to another in all layers.
     ``mask_weight`` overestimates the memory of one mask element relative to a token's activations.
     Without ``shares``, each completion has its own copy of the prompt.
@@ -170,7 +161,7 @@ class RowCost:
     mask_weight: float
     padding: float = math.inf  # tokens that take about as long as the fixed cost of a pass
     shares: bool = True
-    copies: float = math.inf
+    unpacking: float = math.inf  # multiplications that copies take as long as; inf: impossible
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> RowCost:
@@ -188,18 +179,16 @@ class RowCost:
             pair=2 * layers * heads * size,
             mask_weight=1.0 / (layers * hidden),
             padding=max(LEAST_PADDING, work / matrices),
-            copies=COPIES_WORK * work if reads_lines(model) else math.inf,
+            unpacking=UNPACKING_WORK * work if takes_unpacking(model) else math.inf,
         )
 
     def cost(self, row: Row) -> float:
         """Return the multiplications for the row."""
-        length, prompt = row.length, len(row.prompt_ids) - 1
-        if row.masked:
-            return length * self.matrices + length * length * self.pair
-        pairs = sum((prompt + len(c.ids)) ** 2 for c in row.completions)
-        if row.in_lines:
-            return length * self.matrices + pairs * self.pair + self.copies
-        return length * self.matrices + pairs / 2 * self.pair
+        length, extra = row.length, 0.0
+        pairs = length * length if row.shared else length * length / 2
+        if row.unpacked:
+            pairs, extra = len(row.completions) * row.longest**2, self.unpacking
+        return length * self.matrices + pairs * self.pair + extra
 
     def rows(self, row: Row, token_budget: float) -> list[Row]:
         """Split the row if its parts cost less or if it exceeds the budget."""
@@ -215,10 +204,10 @@ class RowCost:
 
     def _laid_out(self, row: Row) -> Row:
         masked = self.cost(row)
-        if not row.shared or masked <= self.copies:
+        if not row.shared or masked <= self.unpacking:
             return row
-        lines = replace(row, in_lines=True)
-        return lines if self.cost(lines) < min(masked, sum(map(self.cost, row.parts()))) else row
+        unpacked, apart = replace(row, unpacked=True), sum(map(self.cost, row.parts()))
+        return unpacked if self.cost(unpacked) < min(masked, apart) else row
 
 
 SEPARATE = RowCost(0, 0, 0.0, shares=False)

@@ -10,6 +10,7 @@ from typing import Literal
 from node.config.config import Config
 from node.engines.transformers.decoding import KEPT, KEPT_SHARE
 from node.engines.transformers.static_step import JOINED, length_bucket, row_bucket
+from node.learner.batches import COPY_WEIGHT
 from node.learner.group_gradients import MOST_BYTES as GROUPS_TOGETHER
 from node.learner.logprobs import LEAST_POSITIONS, chunk_bytes, whole_bytes
 from node.plan.model_shape import FLOAT, MOMENTS, WIDTHS, ModelShape
@@ -45,7 +46,9 @@ class Workload:
         rows = max(size, min(most, max(completions, config.schedule.eval_tasks)))
         row = prompt + answer
         group = _read_together(shape, size, prompt, answer)
-        batch = max(row, min(config.learner.micro_batch_tokens, groups * group))
+        copies = size * row - group if size * row**2 < group**2 else 0
+        held = round(group + COPY_WEIGHT * copies)
+        batch = max(row, min(config.learner.micro_batch_tokens, groups * held))
         steps = max(1, groups // (config.learner.groups_per_step or groups))
         return cls(
             prompt=prompt,
@@ -67,8 +70,8 @@ def _read_together(shape: ModelShape, size: int, prompt: int, answer: int) -> in
     pair = 2 * shape.layers * shape.heads * shape.head_size
 
     def cost(together: int) -> float:
-        length, in_lines = prompt + together * answer, together * (prompt + answer) ** 2
-        pairs = min(length * length, in_lines) if together > 1 else in_lines / 2
+        length, unpacked = prompt + together * answer, together * (prompt + answer) ** 2
+        pairs = min(length * length, unpacked) if together > 1 else unpacked / 2
         return (length * shape.active + pairs * pair) / together
 
     best = min((n for n in range(1, size + 1) if size % n == 0), key=cost)

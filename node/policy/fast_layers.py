@@ -8,8 +8,7 @@ On a GPU, RMS normalization (arXiv:1910.07467) is one kernel, as the engines com
 library's layers take eight forward and more backward, and round before they multiply with the
 weights.
 
-On both, completions that share a prompt's row can be attended to without a mask
-(:class:`AttentionLines`).
+On both, attention reads completions that share a row without a mask (:class:`Unpacking`).
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import embedding, rms_norm
 from torch.nn.functional import linear as torch_linear
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 log = logging.getLogger(__name__)
@@ -265,39 +263,63 @@ SWITCHED: dict[type[nn.Module], type[nn.Module]] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionLines:
-    """Lines of prompt and completion that attention reads instead of shared rows.
+class Unpacking:
+    """Attention to the completions of shared rows without a mask.
 
     A row ``[prompt | c1 | c2 | ...]`` needs a mask over the square of its length. Copied to
-    ``[prompt | c1]``, ``[prompt | c2]``, ..., queries, keys and values need none, so that torch's
-    causal kernels skip half of a smaller square.
+    sequences ``[prompt | c1]``, ``[prompt | c2]``, ..., queries, keys and values need none.
     """
 
-    places: Tensor  # int64 ``[N, M]``, of each line's tokens among those of the rows
-    origins: Tensor  # int64 ``[B * L]``, of each token of the rows among those of the lines
+    places: Tensor  # int64 ``[N, M]``, of the padded sequences' tokens among those of the rows
+    origins: Tensor  # int64 ``[B * L]``, of the rows' tokens among those of the sequences
 
-    def attend(
-        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, _: None, **settings: Any
-    ) -> tuple[Tensor, None]:
-        """Attend to ``[B, H, L, D]`` by the library's function; return ``[B, L, H, D]``."""
-        q, k, v = map(self._copied, (query, key, value))
-        lines, _ = sdpa_attention_forward(module, q, k, v, None, **settings)
-        batch, heads, length = query.shape[:3]
-        found = embedding(self.origins, lines.flatten(2).flatten(0, 1))
-        return found.view(batch, length, heads, -1), None
-
-    def _copied(self, x: Tensor) -> Tensor:
+    def copied(self, x: Tensor) -> Tensor:
+        """Copy ``[B, H, L, D]`` to ``[N, H, M, D]``."""
         # The gradient of an embedding is added up in a fixed order, also on a GPU.
         tokens = x.transpose(1, 2).flatten(2).flatten(0, 1)
-        lines = embedding(self.places, tokens)
-        return lines.view(*lines.shape[:2], x.shape[1], -1).transpose(1, 2)
+        sequences = embedding(self.places, tokens)
+        return sequences.view(*sequences.shape[:2], x.shape[1], -1).transpose(1, 2)
+
+    def gathered(self, x: Tensor, batch: int) -> Tensor:
+        """Return the outputs ``[N, M, H, D]`` of the rows' tokens, ``[B, L, H, D]``."""
+        return embedding(self.origins, x.flatten(2).flatten(0, 1)).view(batch, -1, *x.shape[2:])
 
 
-def accept_attention_lines() -> None:
-    """Let models whose attention is ``"sdpa"`` take :class:`AttentionLines` in a forward pass."""
-    ALL_ATTENTION_FUNCTIONS.register("sdpa", _attend)
+@dataclass(slots=True)
+class UnpackingProbe:
+    """Stands for an :class:`Unpacking`, to count the layers that would use it as they should."""
+
+    layers: int = 0
 
 
-def _attend(*given: Any, attention_lines: AttentionLines | None = None, **settings: Any) -> Any:
-    function = attention_lines.attend if attention_lines else sdpa_attention_forward
-    return function(*given, **settings)
+@dataclass(frozen=True, slots=True)
+class UnpackedAttention:
+    """The library's attention function, which takes an :class:`Unpacking` as ``unpacking``."""
+
+    function: Callable[..., tuple[Tensor, Tensor | None]]
+
+    @classmethod
+    def install(cls) -> None:
+        """Wrap what now computes attention of the kind ``"sdpa"`` in all models."""
+        function = ALL_ATTENTION_FUNCTIONS["sdpa"]
+        if not isinstance(function, cls):
+            ALL_ATTENTION_FUNCTIONS["sdpa"] = cls(function)
+
+    def __call__(
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        *,
+        unpacking: Unpacking | UnpackingProbe | None = None,
+        **settings: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        if isinstance(unpacking, Unpacking):
+            q, k, v = map(unpacking.copied, (query, key, value))
+            output, _ = self.function(module, q, k, v, None, **settings)
+            return unpacking.gathered(output, len(query)), None
+        if unpacking and attention_mask is None and settings.get("position_bias") is None:
+            unpacking.layers += 1
+        return self.function(module, query, key, value, attention_mask, **settings)

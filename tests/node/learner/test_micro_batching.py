@@ -14,14 +14,23 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 from transformers import AutoModelForCausalLM, BloomConfig, LlamaConfig, MistralConfig, Qwen2Config
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from node.config.learning import LearnerSection
 from node.errors import NodeError
-from node.learner.batches import Row, TrainingCompletion, TrainingGroup, held_tokens, micro_batches
+from node.learner.batches import (
+    Row,
+    TrainingCompletion,
+    TrainingGroup,
+    held_tokens,
+    lie_well,
+    micro_batches,
+)
 from node.learner.learner import Learner
 from node.learner.logprobs import distributions, token_logprobs
 from node.learner.losses import Standardised
-from node.learner.micro_batching import SEPARATE, RowCost, reads_lines, reads_shared_rows
+from node.learner.micro_batching import SEPARATE, RowCost, reads_shared_rows, takes_unpacking
 from node.policy.policy import Policy
 from tests.library_privates import attend_by
 from tests.node.learner.parts import (
@@ -36,7 +45,7 @@ from tests.node.learner.parts import (
 from tests.support import changed, figures, loaded, lone_logprobs, random_policy
 
 ALWAYS = RowCost(matrices=1, pair=0, mask_weight=1e-3)
-IN_LINES = RowCost(matrices=1, pair=0, mask_weight=1e-3, copies=-1.0)
+UNPACKED = RowCost(matrices=1, pair=0, mask_weight=1e-3, unpacking=-1.0)
 SHAPE = {
     "vocab_size": 98,
     "hidden_size": 32,
@@ -100,7 +109,7 @@ def test_groups_in_shared_rows_give_the_update_of_single_ones(
     policy, data, drawn, loss, how, budget
 ):
     config = LearnerSection(loss=loss, max_grad_norm=1e9, micro_batch_tokens=budget)
-    layouts = SEPARATE, data.draw(st.sampled_from([ALWAYS, IN_LINES]))
+    layouts = SEPARATE, data.draw(st.sampled_from([ALWAYS, UNPACKED]))
     (apart, expected), (gradient, stats) = (
         update(policy, drawn, config, sharing=each, correction=how) for each in layouts
     )
@@ -113,21 +122,23 @@ def test_groups_in_shared_rows_give_the_update_of_single_ones(
         assert told[name] == near, name
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager", "lines"])
+@pytest.mark.parametrize("attention", ["sdpa", "eager", "unpacked"])
 @pytest.mark.parametrize(
     "config", [Qwen2Config(**SHAPE), LlamaConfig(**SHAPE), GPT2, ONE_KEY], ids=type
 )
 @torch.no_grad()
 def test_a_shared_row_scores_completions_as_if_each_were_alone(config, attention):
     torch.manual_seed(0)
-    kind = attention.replace("lines", "sdpa")
+    kind = attention.replace("unpacked", "sdpa")
     model = AutoModelForCausalLM.from_config(config, attn_implementation=kind)
     policy = Policy(model, random_policy().tokenizer, "other")
-    assert reads_shared_rows(model) and reads_lines(model) is (kind == "sdpa")
+    assert reads_shared_rows(model) and takes_unpacking(model) is (kind == "sdpa")
     rows = sorted((random_row(n, trained=True) for n in range(3)), key=lambda row: row.length)
-    rows = [replace(row, in_lines=attention == "lines") for row in rows]
+    rows = [replace(row, unpacked=attention == "unpacked") for row in rows]
     (batch,) = micro_batches(rows, 10_000, policy.pad_id, policy.device)
-    assert len(batch.input_ids) == len(rows) and (batch.lines is None) is (attention != "lines")
+    assert len(batch.input_ids) == len(rows) and (batch.unpacking is None) is (
+        attention != "unpacked"
+    )
     scored = token_logprobs(distributions(model, batch, 0.7), batch)
     alone = [(row.prompt_ids, done.ids) for row in rows for done in row.completions]
     for line, mask, each in zip(scored, batch.mask, alone, strict=True):
@@ -181,11 +192,20 @@ def test_short_answers_share_their_prompt_and_long_ones_do_not():
     rows = [row(*each) for each in ((20, 5), (200, 30), (5, 400))]
     assert [len(small.rows(each, 1 << 30)) for each in rows] == [1, 1, 8]
     # Half a billion weights, a prompt of 200 tokens and eight answers of 60.
-    large = RowCost(360_000_000, pair=2 * 24 * 896, mask_weight=1 / (24 * 896), copies=2.5e8)
+    large = RowCost(360_000_000, pair=2 * 24 * 896, mask_weight=1 / (24 * 896), unpacking=2.5e8)
     assert large.rows(row(200, 60), 8192) == [row(200, 60)]
-    assert large.rows(row(100, 200), 8192) == [replace(row(100, 200), in_lines=True)]
+    assert large.rows(row(100, 200), 8192) == [replace(row(100, 200), unpacked=True)]
     halves = large.rows(row(100, 200), 1000)
-    assert len(halves) == 2 and all(each.in_lines for each in halves)
+    assert len(halves) == 2 and all(each.unpacked for each in halves)
+    # One long answer among short ones: all sequences would be padded to it.
+    mixed = replace(
+        row(100, 200),
+        completions=(TrainingCompletion((1,) * 900, (True,) * 900), *row(1, 60).completions[1:]),
+    )
+    assert not any(each.unpacked for each in large.rows(mixed, 8192))
+    assert not lie_well(
+        [*large.rows(row(100, 200), 8192), row(100, 1500).part(0, 1)], 1 << 20, 0.0, 64
+    )
 
 
 ROTATED = {"factor": 2.0, "original_max_position_embeddings": 1024, "rope_theta": 1e4}
@@ -214,18 +234,34 @@ def test_prompts_are_shared_only_where_the_model_takes_the_mask_and_positions_as
     assert reads_shared_rows(model) is expected
 
 
-def test_layers_that_are_computed_again_read_the_same_lines(policy):
+def test_layers_that_are_computed_again_are_unpacked_again(policy):
     ways = (changed(CONFIG, gradient_checkpointing=again) for again in (False, True))
-    (first, told), (second, same) = (update(policy, MIXED, c, sharing=IN_LINES) for c in ways)
+    (first, told), (second, same) = (update(policy, MIXED, c, sharing=UNPACKED) for c in ways)
     assert_close(first, second)
     assert told.loss == pytest.approx(same.loss)
 
 
-def test_lines_are_only_for_models_of_which_every_layer_takes_them():
-    config = transformers.NemotronConfig(**SHAPE)  # its attention gets no settings
-    model = AutoModelForCausalLM.from_config(config)
-    assert reads_shared_rows(model) and not reads_lines(model)
-    assert RowCost.of(model).copies == math.inf
+def test_attention_is_unpacked_only_where_every_layer_can():
+    without_settings, with_masks = transformers.NemotronConfig, transformers.DogeConfig
+    for kind in (without_settings, with_masks):
+        model = AutoModelForCausalLM.from_config(kind(**SHAPE))
+        assert reads_shared_rows(model) and RowCost.of(model).unpacking == math.inf
+
+
+def test_attention_that_a_library_replaces_is_still_unpacked(monkeypatch):
+    model = AutoModelForCausalLM.from_config(LLAMA)
+    assert takes_unpacking(model)
+    row = replace(random_row(1, trained=True), unpacked=True)
+    (batch,) = micro_batches([row], 10_000, 0, model.device)
+    expected, calls = distributions(model, batch, 1.0), []
+
+    def replaced(*given, **settings):
+        calls.append(given)
+        return sdpa_attention_forward(*given, **settings)
+
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "sdpa", replaced)
+    assert_close(distributions(model, batch, 1.0), expected)
+    assert len(calls) == SHAPE["num_hidden_layers"]
 
 
 def test_a_model_that_does_not_fit_is_trained_on_rows_of_one_completion():
