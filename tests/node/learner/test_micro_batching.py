@@ -136,9 +136,8 @@ def test_a_shared_row_scores_completions_as_if_each_were_alone(config, attention
     rows = sorted((random_row(n, trained=True) for n in range(3)), key=lambda row: row.length)
     rows = [replace(row, unpacked=attention == "unpacked") for row in rows]
     (batch,) = micro_batches(rows, 10_000, policy.pad_id, policy.device)
-    assert len(batch.input_ids) == len(rows) and (batch.unpacking is None) is (
-        attention != "unpacked"
-    )
+    assert len(batch.input_ids) == len(rows)
+    assert (batch.unpacking is None) is (attention != "unpacked")
     scored = token_logprobs(distributions(model, batch, 0.7), batch)
     alone = [(row.prompt_ids, done.ids) for row in rows for done in row.completions]
     for line, mask, each in zip(scored, batch.mask, alone, strict=True):
@@ -236,9 +235,9 @@ def test_prompts_are_shared_only_where_the_model_takes_the_mask_and_positions_as
 
 def test_layers_that_are_computed_again_are_unpacked_again(policy):
     ways = (changed(CONFIG, gradient_checkpointing=again) for again in (False, True))
-    (first, told), (second, same) = (update(policy, MIXED, c, sharing=UNPACKED) for c in ways)
-    assert_close(first, second)
-    assert told.loss == pytest.approx(same.loss)
+    (kept, stats), (again, repeated) = (update(policy, MIXED, c, sharing=UNPACKED) for c in ways)
+    assert_close(again, kept)
+    assert repeated.loss == pytest.approx(stats.loss)
 
 
 def test_attention_is_unpacked_only_where_every_layer_can():
