@@ -47,22 +47,18 @@ def shared(settings: Settings) -> Iterator[Row]:
         policy = random_policy(settings, size)
         own = _groups(policy, settings)
         peers = [replace(group, own=False) for group in own]
-        for what, groups in (("own groups", own), ("own groups and peers'", own + peers)):
+        for what, groups, layout in (
+            ("own groups", own, {}),
+            ("own groups and peers'", own + peers, {}),
+            ("own groups with a mask", own, {"unpacking": math.inf}),
+            ("own groups unpacked", own, {"unpacking": -1e15}),
+        ):
             learner = _learner(policy, {})
+            learner.sharing = replace(learner.sharing, **layout)
             forget_peak(device)
             yield {
                 "what": f"{size} billion, {len(groups)} {what}",
                 "update_s": round(typical(partial(learner.update, groups), device, turns), 3),
-                "peak_gb": peak_gb(device),
-            }
-            del learner
-        for what, unpacking in (("a mask", math.inf), ("unpacked", -1e15)):
-            learner = _learner(policy, {})
-            learner.sharing = replace(learner.sharing, unpacking=unpacking)
-            forget_peak(device)
-            yield {
-                "what": f"{size} billion, {len(own)} own groups with {what}",
-                "update_s": round(typical(partial(learner.update, own), device, turns), 3),
                 "peak_gb": peak_gb(device),
             }
             del learner
