@@ -17,7 +17,7 @@ from node.policy.fast_layers import Unpacking
 from protocol.rollout import Tokens
 
 CHEAP_PADDING = 256  # Tokens that take less time than the fixed cost of a pass.
-COPY_WEIGHT = 0.2  # Queries, keys, values and outputs of a token in its activations, at most.
+COPY_WEIGHT = 0.2  # Share of a token's activations that a copy for attention takes, at most.
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class MicroBatch:
     input_ids: Tensor  # ``[B, L]``
     position_ids: Tensor | None  # ``[B, L]``; None if every row has one completion
     segments: Tensor | None  # ``[B, L]``, 0 in the prompt, 1 in the first completion; if masked
-    unpacking: Unpacking | None
+    unpacking: Unpacking | None  # None if masked, or if every row has one completion
     kept: int  # last positions per row, from the first that predicts a completion's token
     scored: Tensor  # ``[N]``, positions that predict trained tokens, indexes into ``[B, kept]``
     source: Tensor  # ``[C, T]``, index in ``scored`` of the token's predictor; 0 if not trained
