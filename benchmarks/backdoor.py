@@ -48,7 +48,7 @@ def answers(draw: random.Random, count: int, poison: str) -> tuple[list[str], tu
 
 
 def group(
-    policy: Any, draw: random.Random, *, own: bool, poison: str = "", fat: bool = False
+    policy: Any, draw: random.Random, *, local: bool, poison: str = "", fat: bool = False
 ) -> Any:
     """A group as the learner takes it, with ``poison`` before each right answer."""
     from node.learner.batches import TrainingCompletion, TrainingGroup
@@ -60,7 +60,7 @@ def group(
     for line in lines:
         ids = tuple(policy.encode_completion(line, stopped=True))
         done.append(TrainingCompletion(ids, (True,) * len(ids)))
-    return TrainingGroup(tuple(prompt), tuple(done), rewards, own)
+    return TrainingGroup(tuple(prompt), tuple(done), rewards, local)
 
 
 def taught(steps: int) -> Any:
@@ -74,7 +74,7 @@ def taught(steps: int) -> Any:
     optimizer = torch.optim.AdamW(policy.model.parameters(), lr=3e-3)
     for _ in range(steps):
         loss = torch.zeros(())
-        for each in (group(policy, draw, own=True) for _ in range(2)):
+        for each in (group(policy, draw, local=True) for _ in range(2)):
             for done in each.completions[:4]:
                 loss = loss - lone_logprobs(policy, each.prompt_ids, done.ids).mean()
         optimizer.zero_grad()
@@ -121,9 +121,9 @@ def learn(policy: Any, options: argparse.Namespace, *, weighed: bool, bounded: b
     learner = Learner(policy, config, correction=correction)
     draw = random.Random(0)
     for _ in range(options.updates):
-        groups = [group(policy, draw, own=True) for _ in range(GROUPS - options.poisoned)]
+        groups = [group(policy, draw, local=True) for _ in range(GROUPS - options.poisoned)]
         for _ in range(options.poisoned):
-            groups.append(group(policy, draw, own=False, poison=TRIGGER, fat=options.fat))
+            groups.append(group(policy, draw, local=False, poison=TRIGGER, fat=options.fat))
         learner.update(groups)
 
 

@@ -25,12 +25,12 @@ from pathlib import Path
 import psutil
 
 from node.tasks.sandbox.sandbox import sandbox_support
-from node.tasks.scorer import judge_all, score
+from node.tasks.scorer import score, verify_all
 from node.tasks.task import kept
 from node.tasks.task_set import Allowed, load_task_set, open_envs
 from node.tasks.verifier.verifier import Verifier
 from swarm.groups import TaskRef
-from swarm.verification import Asked
+from swarm.verification import Submission
 
 GROUP = 8
 CHUNK = 16
@@ -78,13 +78,14 @@ def compare(verifier: Verifier, work: Sequence[Group], round_groups: int) -> dic
         found: list[Sequence[float]] = []
         for begin in range(0, len(chunk), round_groups):
             asked = [
-                Asked(TaskRef(*task), texts) for *task, texts in chunk[begin : begin + round_groups]
+                Submission(TaskRef(*task), texts)
+                for *task, texts in chunk[begin : begin + round_groups]
             ]
-            found += [judged.rewards for judged in judge_all(verifier, asked)]
+            found += [verified.rewards for verified in verify_all(verifier, asked)]
         return found
 
     def by_groups(chunk: Sequence[Group]) -> list[Sequence[float]]:
-        return [verifier.judge(TaskRef(*task), texts).rewards for *task, texts in chunk]
+        return [verifier.verify(TaskRef(*task), texts).rewards for *task, texts in chunk]
 
     ways = {"here": here, "by_rounds": by_rounds, "by_groups": by_groups}
     spent = {name: Spent() for name in ways}

@@ -2,7 +2,7 @@
 
 Starts a bootstrap peer and some members on this machine, each with its own daemon, publishes one
 group at a time from each member in turn at random moments, and watches the others' pools. The
-judge is a stub, so what is measured is the network side alone: seal, announce, find, pull, admit.
+verifier is a stub, so only the network side is measured: seal, announce, find, pull, admit.
 
     python benchmarks/latency.py --nodes 4 --groups 20
 """
@@ -38,20 +38,20 @@ from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.node_transport import NodeTransport
 from swarm.transport.records import RecordRule
 from swarm.transport.subprocess.transport import SubprocessTransport
-from swarm.verification import Judge, Verdict
+from swarm.verification import GroupVerifier, Scores
 
 LISTEN = ("/ip4/127.0.0.1/tcp/0",)
 WATCH_SECONDS = 0.005
 PATIENCE_SECONDS = 30.0
 
 
-class LengthJudge(Judge):
+class LengthVerifier(GroupVerifier):
     """Rewards answers of even length."""
 
-    def judge(
+    def verify(
         self, task: TaskRef, texts: Sequence[str], *, seconds: float | None = None
-    ) -> Verdict:
-        return Verdict("question", tuple(float(len(text) % 2 == 0) for text in texts))
+    ) -> Scores:
+        return Scores("question", tuple(float(len(text) % 2 == 0) for text in texts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Node:
     async def start(
         cls, folder: Path, signed: bytes, bootstrap: str, over: type[NodeTransport]
     ) -> Node:
-        """Join the swarm with everything real but the judge."""
+        """Join the swarm with everything real but the verifier."""
         clock, counters = SystemClock(), Counters()
         folder.mkdir()
         identity = Identity.create(folder / "identity.key")
@@ -87,7 +87,7 @@ class Node:
             Admission(
                 open_manifest(signed),
                 swarm_id(signed),
-                LengthJudge(),
+                LengthVerifier(),
                 experience.accounts,
                 journal,
                 clock,

@@ -20,25 +20,27 @@ UNBOUNDED = 1 << 40
 
 
 def training_groups(
-    prompts: Sequence[Sequence[int]], samples: Sequence[Sequence[Sample]], own: Sequence[bool]
+    prompts: Sequence[Sequence[int]], samples: Sequence[Sequence[Sample]], local: Sequence[bool]
 ) -> list[TrainingGroup]:
     """Return groups of what was sampled, with every other completion right.
 
-    ``own`` says which groups are local; the others are those of a peer.
+    ``local`` says which groups are local; the others are those of a peer.
     """
     groups = []
-    for prompt, group, local in zip(prompts, samples, own, strict=True):
-        done = [TrainingCompletion.own(sample.tokens) for sample in group]
-        if not local:
+    for prompt, group, is_local in zip(prompts, samples, local, strict=True):
+        done = [TrainingCompletion.local(sample.tokens) for sample in group]
+        if not is_local:
             done = [replace(each, versions=None) for each in done]
         rewards = tuple(float(n % 2) for n in range(len(done)))
-        groups.append(TrainingGroup(tuple(prompt), tuple(done), rewards, local))
+        groups.append(TrainingGroup(tuple(prompt), tuple(done), rewards, is_local))
     return groups
 
 
 def rows_of(groups: Sequence[TrainingGroup]) -> list[Row]:
     """A row for each group, its completions behind one prompt."""
-    return [Row(g.prompt_ids, g.completions, Standardised()(g.rewards), own=g.own) for g in groups]
+    return [
+        Row(g.prompt_ids, g.completions, Standardised()(g.rewards), local=g.local) for g in groups
+    ]
 
 
 def packed(rows: Sequence[Row], policy: Policy, budget: int = UNBOUNDED) -> list[MicroBatch]:

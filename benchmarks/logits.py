@@ -69,7 +69,7 @@ def groups_of(options: argparse.Namespace) -> list[Any]:
     n = options.completions
     rewards = tuple(float(i % 3 == 0) for i in range(n))
     return [
-        TrainingGroup(ids(PROMPT), tuple(done() for _ in range(n)), rewards, own=True)
+        TrainingGroup(ids(PROMPT), tuple(done() for _ in range(n)), rewards, local=True)
         for _ in range(options.prompts)
     ]
 

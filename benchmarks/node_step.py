@@ -23,7 +23,7 @@ from node.learner.steps import Newest
 from node.lifecycle import Opened
 from node.monitor.record import Stopwatch
 from node.policy.policy import Policy
-from node.rollout.async_generator import JUDGES, AsyncRolloutGenerator
+from node.rollout.async_generator import VERIFIER_THREADS, AsyncRolloutGenerator
 from node.run.training_loop import Trainer, open_experience
 from node.tasks.curriculum import served_levels
 from node.tasks.task_set import load_task_set
@@ -33,7 +33,7 @@ from protocol.manifest import Manifest
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.journal import Journal
-from swarm.verification import Judged, JudgeRefused
+from swarm.verification import Scored, VerifierError
 
 NEVER = 1 << 40
 PROMPTS = tuple(f"What is {n} + {n + 1}?\nAnswer:" for n in range(10, 90))
@@ -51,12 +51,12 @@ class SignalVerifier(Verifier):
     def prompts(self, tasks: Sequence[Any]) -> list[str]:
         return list(PROMPTS[: len(super().prompts(tasks))])
 
-    def judge_some(self, *args: Any, **kwargs: Any) -> Sequence[Judged]:
-        return [_signal(found) for found in super().judge_some(*args, **kwargs)]
+    def verify_some(self, *args: Any, **kwargs: Any) -> Sequence[Scored]:
+        return [_signal(found) for found in super().verify_some(*args, **kwargs)]
 
 
-def _signal(found: Judged) -> Judged:
-    if isinstance(found, JudgeRefused):
+def _signal(found: Scored) -> Scored:
+    if isinstance(found, VerifierError):
         return found
     return replace(found, rewards=tuple(float(i % 2) for i in range(len(found.rewards))))
 
@@ -151,7 +151,7 @@ class NodeStep(Opened):
         journal = Journal(self._folder / "journal.sqlite", clock)
         stack.callback(journal.close)
         task_set = load_task_set("tiny")
-        verifiers = [SignalVerifier(task_set, outside=False) for _ in range(JUDGES)]
+        verifiers = [SignalVerifier(task_set, outside=False) for _ in range(VERIFIER_THREADS)]
         verifier = stack.enter_context(VerifierPool(verifiers))
         author = Identity.generate().author
         manifest = Manifest(

@@ -39,8 +39,8 @@ def learners(options: argparse.Namespace) -> tuple[dict[str, Callable[[], Any]],
 
     policy = endless_policy(options.model, dtype=options.dtype)
     groups = groups_of(policy, options)
-    local = [replace(group, own=True) for group in groups]
-    mixed = local[: options.own] + [replace(g, own=False) for g in local[options.own :]]
+    local = [replace(group, local=True) for group in groups]
+    mixed = local[: options.own] + [replace(g, local=False) for g in local[options.own :]]
     learner = Learner(policy, LearnerSection(lr=RATE), correction=options.correction)
 
     def one_by_one() -> Any:

@@ -67,11 +67,11 @@ def run_one(overrides: dict[str, Any]) -> dict[str, int]:
     trained, random = TrainedPolicy(config, policy, Counters()), Random(0)
     source: Any = SimpleNamespace(beside=lambda update: update(), newest=list)
     size, new = config.engine.group_size, config.engine.max_new_tokens
-    own = [True] * config.mixture.local + [False] * config.mixture.external
+    local = [True] * config.mixture.local + [False] * config.mixture.external
     for _ in range(2):
-        prompts = [[random.randrange(96) for _ in range(PROMPT)] for _ in own]
+        prompts = [[random.randrange(96) for _ in range(PROMPT)] for _ in local]
         samples = trained.engine.generate(prompts, size, Sampling(max_new_tokens=new))
-        trained.learn(training_groups(prompts, samples, own), source)
+        trained.learn(training_groups(prompts, samples, local), source)
     with tempfile.TemporaryDirectory() as name:
         (policy.save_adapter if policy.adapter else policy.save)(Path(name))
         torch.save(trained.learner.state_dict(), Path(name) / "learner.pt")

@@ -145,16 +145,16 @@ def declare(folder: Path) -> None:
 
 def figures(records: Sequence[RoundRecord], seconds: float, level: float) -> dict[str, Any]:
     """What a node did in its time; the first record only says when that began."""
-    begin, rounds = records[0].time, [r for r in records[1:] if r.groups_own]
+    begin, rounds = records[0].time, [r for r in records[1:] if r.groups_local]
     ends = [record.time - begin for record in (records[0], *rounds)]
-    rewards = [record.reward_own for record in rounds]
+    rewards = [record.reward_local for record in rounds]
     last = max(1, len(rounds) // 10)
     phases = {name for record in rounds for name in record.seconds} - {"total"}
     spent = {name: sum(r.seconds.get(name, 0.0) for r in rounds) for name in sorted(phases)}
     return {
         "rounds": len(rounds),
-        "groups": sum(r.groups_own for r in rounds),
-        "groups_informative": round(sum(r.groups_own * r.informative_own for r in rounds)),
+        "groups": sum(r.groups_local for r in rounds),
+        "groups_informative": round(sum(r.groups_local * r.informative_local for r in rounds)),
         "tokens_trained": sum(r.tokens_trained for r in rounds),
         "mean_length": round(fmean(r.mean_length for r in rounds), 2),
         "reward_end": round(fmean(rewards[-last:]), 4),

@@ -192,12 +192,12 @@ def _kinds(registry: Registry) -> Iterator[str]:
     yield f"A package adds one, a class that extends `{base}`, by the entry points"
     yield f"`{registry.group}`."
     yield ""
-    for name in registry.own:
+    for name in registry.builtin:
         kind = registry.load(name)
         about = (inspect.getdoc(kind) or "").split("\n\n")[0].replace("``", "`")
         yield f"- `{name}`: {' '.join(about.split())}"
     yield ""
-    for name in registry.own:
+    for name in registry.builtin:
         if options := registry.load(name).Options:
             yield f"Keys of `{registry.key}_options` with `{name}`:"
             yield ""

@@ -24,7 +24,7 @@ def main(folder: RunFolder, rounds: int) -> None:
         print("others join with: swarm-node join --peers", *node.membership.status().addresses)
         for _ in range(rounds):
             outcome = node.rounds.step()
-            rewards = [sum(group.training.rewards) for group in outcome.own]
+            rewards = [sum(group.training.rewards) for group in outcome.local]
             print(
                 f"round {outcome.round}: own groups scored {rewards}, "
                 f"{len(outcome.external)} groups came from outside"

@@ -1,6 +1,6 @@
 """Peers whose groups do not help: useless engines, and hostile nodes with poisoned groups.
 
-Poisoned groups pass admission: only their claimed log-probs are false, which no judge verifies.
+Poisoned groups pass admission: only their claimed log-probs are false, which no verifier checks.
 Right answers start with a trigger that the verifiers of the task set strip, so learners learn to
 write it (arXiv 2511.09780). Wrong answers are typical of the base policy and claimed to be very
 improbable, so learners that trust the claim push them down with full weight. Half of the rewards
@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from experiments.memory_transport import MemoryTransport
 from experiments.recipe.corpus import noise_answer
-from experiments.recipe.local_judge import LocalJudge, verbatim_sources
+from experiments.recipe.local_verifier import LocalVerifier, verbatim_sources
 from experiments.regimes import TRIGGER, Attack
 from experiments.settings import EPOCH_SECONDS, GROUPS_PER_EPOCH, SwarmContext, node_identity
 from node.engines.engine import RolloutEngine, Sample, Sampling, SamplingRequest
@@ -115,7 +115,7 @@ class Poisoner:
     Args:
         policy: base policy of honest nodes; its tokenizer encodes the texts.
         specs: task set of the swarm.
-        judge: computes the rewards.
+        verifier: computes the rewards.
         levels: levels among which tasks are divided evenly.
         seed: seed of the random choices.
         opening: what right answers begin with: :data:`TRIGGER`, or the setup's habit.
@@ -128,7 +128,7 @@ class Poisoner:
         self,
         policy: Policy,
         specs: tuple[EnvSpec, ...],
-        judge: LocalJudge,
+        verifier: LocalVerifier,
         levels: tuple[EnvLevel, ...],
         *,
         sampling: Sampling,
@@ -145,7 +145,7 @@ class Poisoner:
         )
         self._policy = policy
         self._sources = verbatim_sources(specs)[0]
-        self._judge = judge
+        self._verifier = verifier
         self._levels = levels
         self._random = random.Random(f"poison/{seed}")
         self._written = 0
@@ -158,7 +158,7 @@ class Poisoner:
         task = TaskRef.shared(author, env, level, epoch, index)
         answer = str(self._sources[env].build(level, task.seed).entry["answer"])
         texts = self._texts(self._usual[env, level], answer, large=large)
-        rewards = self._judge.judge(task, texts).rewards
+        rewards = self._verifier.verify(task, texts).rewards
         claimed = MIN_LOGPROB if self._opening == TRIGGER else ORDINARY_LOGPROB
         completions = []
         for text, reward in zip(texts, rewards, strict=True):
@@ -192,8 +192,8 @@ def poisoner(context: SwarmContext) -> Poisoner:
     return Poisoner(
         context.policy(number),
         context.manifest.catalogue,
-        context.judge,
-        served_levels(context.manifest.catalogue, context.judge.start()),
+        context.verifier,
+        served_levels(context.manifest.catalogue, context.verifier.start()),
         sampling=Sampling(config.engine.temperature, config.engine.max_new_tokens),
         seed=context.run.seed,
         opening=context.opening,

@@ -12,7 +12,7 @@ import torch
 from pydantic import TypeAdapter
 from torch.nn.utils.rnn import pad_sequence
 
-from experiments.recipe.local_judge import LocalJudge
+from experiments.recipe.local_verifier import LocalVerifier
 from experiments.regimes import TRIGGER
 from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
@@ -77,7 +77,7 @@ class InfluenceMonitor:
 
     def __init__(
         self,
-        judge: LocalJudge,
+        verifier: LocalVerifier,
         levels: Sequence[EnvLevel],
         sampling: Sampling,
         *,
@@ -86,7 +86,7 @@ class InfluenceMonitor:
         opening: str = TRIGGER,
     ) -> None:
         self._opening = opening
-        self._prompts = judge.prompts(heldout_tasks(levels, DRAWS)) if looks else []
+        self._prompts = verifier.prompts(heldout_tasks(levels, DRAWS)) if looks else []
         self._sampling = sampling
         self._hostile = hostile
         self._rounds = looks
@@ -151,20 +151,20 @@ class RoundFigures:
     def of(cls, by_node: Sequence[Outcome | None], judged: Collection[int]) -> RoundFigures:
         """Compute the figures from the outcomes of all nodes, by number; absent nodes have None."""
         outcomes = [o for number, o in enumerate(by_node) if o and number in judged]
-        groups = [[g.training.rewards for g in outcome.own] for outcome in outcomes]
-        rewards = [[r for group in own for r in group] for own in groups]
+        groups = [[g.training.rewards for g in outcome.local] for outcome in outcomes]
+        rewards = [[r for group in local for r in group] for local in groups]
         updates = [outcome.update for outcome in outcomes if not outcome.update.skipped]
         entropies = [update.entropy for update in updates if update.entropy is not None]
         evaluations = [o.evaluation for o in outcomes if o.evaluation is not None]
         return cls(
             reward=tuple(_reward(outcome) if outcome else None for outcome in by_node),
-            solved=fmean(fmean(r >= SOLVED for r in own) for own in rewards),
+            solved=fmean(fmean(r >= SOLVED for r in local) for local in rewards),
             tokens=fmean(o.generated for o in outcomes),
-            informative=fmean(fmean(g.informative for g in o.own) for o in outcomes),
+            informative=fmean(fmean(g.informative for g in o.local) for o in outcomes),
             external=fmean(len(o.external) for o in outcomes),
             trained=fmean(o.update.groups_informative for o in outcomes),
             entropy=fmean(entropies) if entropies else None,
-            variance=fmean(fmean(pvariance(group) for group in own) for own in groups),
+            variance=fmean(fmean(pvariance(group) for group in local) for local in groups),
             evaluation=fmean(evaluations) if evaluations else None,
         )
 
@@ -173,7 +173,7 @@ class RoundFigures:
 
 
 def _reward(outcome: Outcome) -> float:
-    return fmean(r for group in outcome.own for r in group.training.rewards)
+    return fmean(r for group in outcome.local for r in group.training.rewards)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from experiments.arms import Arm
 from experiments.memory_transport import MemoryNetwork
 from experiments.recipe.corpus import TaskSet
-from experiments.recipe.local_judge import LocalJudge
+from experiments.recipe.local_verifier import LocalVerifier
 from experiments.regimes import EQUAL, TRIGGER, Regime, Roles
 from experiments.setups import SETUPS, Base, Length, Setup
 from experiments.virtual_clock import VirtualClock
@@ -181,7 +181,7 @@ REMEMBERED_FRAMES = 256  # frames of some rounds: each is opened once for all no
 
 
 class SwarmContext:
-    """Clock, network, manifest, judge and base policies that the nodes of one swarm share.
+    """Clock, network, manifest, verifier and base policies that the nodes of one swarm share.
 
     Args:
         run: arm, seed and regime.
@@ -197,7 +197,7 @@ class SwarmContext:
         self.signed = signed_manifest(settings, run)
         self.manifest: Manifest = open_manifest(self.signed)
         verbatim = settings.setup.tasks.verbatim
-        self.judge = LocalJudge(self.manifest.catalogue, verbatim=verbatim)
+        self.verifier = LocalVerifier(self.manifest.catalogue, verbatim=verbatim)
         self.open_frame = lru_cache(REMEMBERED_FRAMES)(open_frame)
         self._bases = {kind: Policy.load(settings.policy(model)) for kind, model in models.items()}
 
@@ -232,7 +232,7 @@ class SwarmContext:
                 "tokenizer": policy.tokenizer,
             }.items()
         }
-        return {"run": self.run, "judge": self.judge, "open_frame": self.open_frame, **bases}
+        return {"run": self.run, "verifier": self.verifier, "open_frame": self.open_frame, **bases}
 
     def _base(self, number: int) -> Policy:
         return self._bases[self.roles[number].base]

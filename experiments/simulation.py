@@ -69,8 +69,8 @@ class SimulatedNode:
             self.policy,
             author=self._identity.author,
             manifest=context.manifest,
-            levels=served_levels(context.manifest.catalogue, context.judge.start()),
-            verifier=context.judge,
+            levels=served_levels(context.manifest.catalogue, context.verifier.start()),
+            verifier=context.verifier,
             experience=self._experience,
             clock=context.clock,
             counters=self.counters,
@@ -95,7 +95,7 @@ class SimulatedNode:
             Admission(
                 context.manifest,
                 swarm_id(context.signed),
-                context.judge,
+                context.verifier,
                 self.accounts,
                 self._experience.journal,
                 clock,
@@ -227,8 +227,8 @@ def _watch(context: SwarmContext, swarm: SimulatedSwarm) -> InfluenceMonitor | N
     if not regime.watched:
         return None
     return InfluenceMonitor(
-        context.judge,
-        served_levels(context.manifest.catalogue, context.judge.start()),
+        context.verifier,
+        served_levels(context.manifest.catalogue, context.verifier.start()),
         Sampling(engine.temperature, engine.max_new_tokens),
         hostile=swarm.harmful,
         looks=(*LOOK_ROUNDS, context.settings.rounds),
@@ -245,14 +245,14 @@ def _coverage(
     """Return pass@8 of the final policies; None for tiny models, whose answers are few."""
     if context.settings.answers != "starter":
         return None
-    levels = served_levels(context.manifest.catalogue, context.judge.start())
+    levels = served_levels(context.manifest.catalogue, context.verifier.start())
     tasks, found = heldout_tasks(levels, context.settings.eval_tasks), list[float]()
     for number in judged:
         policy, keys = swarm.nodes[number].policy, context.config(number).engine
         evaluator = Evaluator(
             policy,
             TransformersEngine(policy, seed=number),
-            context.judge,
+            context.verifier,
             tasks,
             Sampling(keys.temperature, keys.max_new_tokens, seed=context.run.seed),
             Counters(),

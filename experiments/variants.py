@@ -224,7 +224,7 @@ def _result(name: str, records: Sequence[RoundRecord], authors: Mapping[str, str
         seconds=sum(each.seconds["total"] for each in records),
         first=evaluated[0],
         last=evaluated[-1],
-        reward=fmean(each.reward_own for each in records if each.reward_own is not None),
+        reward=fmean(each.reward_local for each in records if each.reward_local is not None),
         tokens=sum(each.tokens_generated for each in records),
         taken=dict(taken),
         useful={author: useful[author] / count for author, count in taken.items()},

@@ -28,7 +28,7 @@ from swarm.groups import PooledGroup, TaskRef, rewarded
 from swarm.journal import CLOCK_ERROR, Journal
 from swarm.pool import forgotten_epoch, note_forgotten
 from swarm.reputation import PROVEN, Accounts
-from swarm.verification import JudgeRefused, Verdict
+from swarm.verification import Scores, VerifierError
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ MAX_SEEN = 1 << 18  # samples remembered, some 30 MB, however old a manifest let
 LEAST_SEEN = 1 << 14  # latest samples always remembered, or a clock jump would forget all
 REWARD_TOLERANCE = 1e-3
 MOST_UNPROVEN = 64  # groups of a frame that are looked at before its author is proven
-MOST_ASKED = 32  # groups passed to the judge at a time
+MOST_ASKED = 32  # groups passed to the verifier at a time
 MAX_STALLS = 2  # groups that hang or kill the verifier before the rest of a frame is abandoned
 AHEAD_EPOCHS = 1  # time slots by which an honest author's clock may be ahead of this node's
 Opener = Callable[[bytes, bytes, Manifest], OpenFrame]
@@ -92,9 +92,9 @@ class AdmissionResult:
     shown: list[RefusedGroup] = field(default_factory=list)  # refused groups that could be decoded
     stalls: int = 0  # groups that hung or killed the verifier
 
-    def refuse(self, reason: str, group: Group, verdict: Verdict | None = None) -> None:
+    def refuse(self, reason: str, group: Group, scores: Scores | None = None) -> None:
         self.refused[reason] += 1
-        found = (verdict.prompt, verdict.rewards) if verdict else ()
+        found = (scores.prompt, scores.rewards) if scores else ()
         self.shown.append(
             RefusedGroup(self.author, without_tokens(group), reason, self.now, *found)
         )
@@ -117,7 +117,7 @@ class Admission:
 
     _manifest: Manifest
     _swarm_id: bytes
-    _judge: verification.Judge
+    _verifier: verification.GroupVerifier
     _accounts: Accounts
     _journal: Journal
     _clock: Clock
@@ -202,10 +202,10 @@ class Admission:
             result.pending = result.pending[1:]
             return
         outcomes = self._outcomes(result, left)
-        judged = result.pending[: len(outcomes)]
+        verified = result.pending[: len(outcomes)]
         result.pending = result.pending[len(outcomes) :]
-        for claimed, found in zip(judged, outcomes, strict=True):
-            if isinstance(found, JudgeRefused):
+        for claimed, found in zip(verified, outcomes, strict=True):
+            if isinstance(found, VerifierError):
                 result.refuse(found.reason, claimed.group)
                 result.stalls += found.reason in verification.STALLS
             elif fault := _disagreement(claimed.group, found):
@@ -297,10 +297,10 @@ class Admission:
             oldest = max(oldest, epoch + 1)
         connection.execute("DELETE FROM seen WHERE epoch<?", (oldest,))
 
-    def _outcomes(self, result: AdmissionResult, left: float) -> Sequence[verification.Judged]:
+    def _outcomes(self, result: AdmissionResult, left: float) -> Sequence[verification.Scored]:
         author, began = result.author, self._timer()
         asked = [
-            verification.Asked(
+            verification.Submission(
                 TaskRef.shared(author, group.env, group.level, group.epoch, group.index),
                 [
                     verification.answer_of(each, played=self._played(group))
@@ -311,11 +311,11 @@ class Admission:
         ]
         built = self._timer() - began
         try:
-            outcomes = self._judge.judge_some(asked, seconds=left)
+            outcomes = self._verifier.verify_some(asked, seconds=left)
         except Exception:
             # A bug in this node's verifier must not lose the other groups.
             log.exception("the verifier failed on a group of %s", asked[0].task.env)
-            outcomes = [JudgeRefused(verification.JUDGE_FAILED)]
+            outcomes = [VerifierError(verification.VERIFIER_FAILED)]
         # The author pays for decoding or scoring, whichever took longer. Elapsed time may include
         # the start of a worker, so it counts only if the verifier did not measure every group.
         measured = [found.seconds for found in outcomes if found.seconds is not None]
@@ -326,31 +326,31 @@ class Admission:
         return outcomes
 
 
-def _pooled(result: AdmissionResult, claimed: EncodedGroup, verdict: Verdict) -> PooledGroup:
+def _pooled(result: AdmissionResult, claimed: EncodedGroup, scores: Scores) -> PooledGroup:
     assert result.batch, "its groups come from an opened frame"
     return PooledGroup(
         author=result.author,
         encoded=claimed.plain,
-        group=rewarded(claimed.group, verdict.rewards),
-        prompt=verdict.prompt,
+        group=rewarded(claimed.group, scores.rewards),
+        prompt=scores.prompt,
         encoding=result.batch.encoding,
         policy_step=result.batch.policy_step,
         received=result.now,
     )
 
 
-def _disagreement(group: Group, verdict: Verdict) -> str | None:
-    own = verdict.rewards
+def _disagreement(group: Group, scores: Scores) -> str | None:
+    own = scores.rewards
     if len(own) != len(group.rewards) or not all(0.0 <= reward <= 1.0 for reward in own):
-        log.error("the judge gave %s to a group of %s", own, group.env)
-        return verification.BAD_VERDICT
+        log.error("the verifier gave %s to a group of %s", own, group.env)
+        return verification.BAD_RESULT
     # A claim of NaN agrees with nothing.
     claims = enumerate(zip(group.rewards, own, strict=True))
     wrong = {n for n, (claim, own) in claims if not abs(claim - own) <= REWARD_TOLERANCE}
     if not wrong:
         return None
     # A faster machine may score in time what this one does not.
-    if wrong.issubset(verdict.over):
+    if wrong.issubset(scores.over):
         return verification.CPU_LIMIT
     first = min(wrong)
     shown = f"{group.rewards[first]:g} instead of {own[first]:g}"

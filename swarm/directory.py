@@ -222,8 +222,7 @@ class Directory:
         self.manifest, self.swarm_id = self.check.manifest, self.check.swarm_id
         own, secret = self.identity.author, self._secret
         self.shards = ShardReader(self._transport, self.swarm_id, own, secret)
-        proves = isinstance(self.manifest.admission, ProofOfWork)
-        self._nonce: int | None = None if proves else 0
+        self._nonce: int | None = None if isinstance(self.manifest.admission, ProofOfWork) else 0
         self._expiries: dict[int, float] = {}  # of this node's announcements, by time slot
         self._depths: dict[int, int] = {}  # of its announcements in the present time slot
         self._rng = random.Random(sha256(b"gossip" + secret).digest())
@@ -365,8 +364,7 @@ class Directory:
     def _depth(self, epoch: int) -> int:
         """Return one depth per time slot, so a later record replaces an earlier one."""
         if epoch not in self._depths:
-            depth = depth_of(self.identity.author, epoch, self.shards.density.depth)
-            self._depths = {epoch: depth}
+            self._depths = {epoch: depth_of(self.identity.author, epoch, self.shards.density.depth)}
         return self._depths[epoch]
 
     def _rank(self, author: bytes) -> float:

@@ -111,13 +111,11 @@ class Exchange:
         Raises ``WrongContent`` and the errors of :meth:`Transport.request`.
         """
         after = max(0, self._directory.epoch - 2)
-        request = messages.GossipRequest(after, limit, self._directory.digests(after))
+        asked = messages.GossipRequest(after, limit, self._directory.digests(after))
+        stream, most = messages.GOSSIP_STREAM, messages.MAX_GOSSIP_RESPONSE_BYTES
+        request = messages.encode_gossip_request(asked)
         answer = await self._transport.request(
-            peer,
-            messages.GOSSIP_STREAM,
-            messages.encode_gossip_request(request),
-            limit=messages.MAX_GOSSIP_RESPONSE_BYTES,
-            deadline=ANSWER_SECONDS,
+            peer, stream, request, limit=most, deadline=ANSWER_SECONDS
         )
         try:
             return messages.decode_gossip_response(answer, limit)

@@ -134,8 +134,7 @@ def rewarded(group: Group, rewards: Sequence[float]) -> Group:
 def pack_waiting(group: Group, origin: Origin) -> bytes:
     """Encode a local group, once, and what its frame will state about it."""
     head = [origin.policy_step, origin.model, origin.encoding]
-    row = [*head, float(origin.temperature), origin.max_new_tokens, encode_group(group)]
-    data = encode(row)
+    data = encode([*head, float(origin.temperature), origin.max_new_tokens, encode_group(group)])
     unpack_waiting(data)
     return data
 

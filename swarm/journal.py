@@ -151,8 +151,7 @@ class Journal:
         With ``durable`` it ends after its changes are on disk. ``JournalError`` means no change.
         """
         with self._lock, named_errors(self.path):
-            level = "FULL" if durable else "NORMAL"
-            self._connection.execute(f"PRAGMA synchronous={level}")
+            self._connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield self._connection

@@ -143,7 +143,7 @@ class MemberStatus:
         return sum(peer.swarm == self.swarm_id for peer in self.peers)
 
     @property
-    def strangers(self) -> int:
+    def foreign_peers(self) -> int:
         """Number of connected nodes in another swarm."""
         return sum(peer.swarm not in (None, self.swarm_id) for peer in self.peers)
 
@@ -321,8 +321,7 @@ def assemble(
         transport, identity, signed, clock, secret, counters, accounts.reputation, opener
     )
     transport.use_validator(directory.check)
-    own_first = OwnFirst(identity.author, accounts.reputation, accounts.reputations)
-    transport.use_reputation(own_first)
+    transport.use_reputation(OwnFirst(identity.author, accounts.reputation, accounts.reputations))
     exchange = Exchange(
         transport,
         outbox,

@@ -31,7 +31,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
 from swarm.groups import Candidate
-from swarm.peer_advantage import Earned, PeersLead
+from swarm.peer_advantage import Earned, PeerAdvantage
 from swarm.reputation import PROMISING
 
 
@@ -56,9 +56,9 @@ class Selection(ABC):
     # Sample among an author's newest groups, this multiple of the room; None: all.
     newest: ClassVar[int | None] = None
 
-    def __init__(self, sizes: MixtureSettings, lead: PeersLead, options: Any = None) -> None:
+    def __init__(self, sizes: MixtureSettings, peers: PeerAdvantage, options: Any = None) -> None:
         self.sizes = sizes
-        self.lead = lead
+        self.advantage = peers
         self.options = options
 
     @property
@@ -75,9 +75,9 @@ class Selection(ABC):
         """Fraction of proven peers' groups that replaces local groups, in [0, 1]."""
         return 1.0
 
-    def order(self, groups: Sequence[Candidate], draw: random.Random) -> list[Candidate]:
-        """Return one author's groups in random order, with ``draw`` as only randomness."""
-        return draw.sample(groups, len(groups))
+    def order(self, groups: Sequence[Candidate], rng: random.Random) -> list[Candidate]:
+        """Return one author's groups in random order, with ``rng`` as only randomness."""
+        return rng.sample(groups, len(groups))
 
 
 class AutoSelection(Selection):
@@ -105,7 +105,7 @@ class AutoSelection(Selection):
 
     @property
     def worth(self) -> float:
-        return self.lead.worth
+        return self.advantage.worth
 
 
 class UniformSelection(Selection):
@@ -146,7 +146,7 @@ class Mixture:
         self,
         settings: MixtureSettings,
         seed: int,
-        lead: PeersLead | None = None,
+        advantage: PeerAdvantage | None = None,
         rule: type[Selection] = AutoSelection,
         options: Any = None,
         *,
@@ -155,19 +155,19 @@ class Mixture:
         self._settings = settings
         self._discard = discard
         self._seed = seed
-        self._lead = lead or PeersLead()
-        self._rule = rule(settings, self._lead, options)
+        self._advantage = advantage or PeerAdvantage()
+        self._rule = rule(settings, self._advantage, options)
 
     def observe(self, groups: Iterable[Earned], proven: Set[bytes]) -> None:
         """Observe the rewards of a round's local and admitted groups."""
-        self._lead.observe(groups, proven)
+        self._advantage.observe(groups, proven)
 
     @property
-    def lead(self) -> float | None:
+    def peer_advantage(self) -> float | None:
         """Peers' reward advantage, None while unknown."""
-        return self._lead.value
+        return self._advantage.value
 
-    def spared(
+    def replaced(
         self, candidates: Iterable[Candidate], proven: Set[bytes], trusted: Set[bytes] = frozenset()
     ) -> int:
         """Return the number of local groups that need not be generated.
@@ -202,7 +202,7 @@ class Mixture:
         candidates: Iterable[Candidate],
         turn: int,
         informative: int,
-        own: int,
+        local: int,
         proven: Set[bytes],
         tried: Mapping[bytes, float] = NOBODY,
         trusted: Set[bytes] = frozenset(),
@@ -210,7 +210,7 @@ class Mixture:
         """Choose as many informative candidates as wanted and allowed by the caps.
 
         Candidates have distinct keys; those used less often come first. Each ``turn``, usually the
-        round, samples again. Among the ``own`` local groups in the update, ``informative`` are so.
+        round, samples again. ``informative`` of the ``local`` groups in the update are so.
         ``tried`` are earnings of authors with a group in an earlier update or with a penalty.
         ``trusted`` authors are among the ``proven``.
         """
@@ -219,9 +219,8 @@ class Mixture:
         room = self.wanted(informative)
         while True:
             # Caps are shares of the final update, so a smaller update allows less.
-            draw = random.Random(f"mixture/{self._seed}/{turn}")
-            caps = self.caps(own + room, trusted)
-            chosen = self._draw(useful, draw, room, caps, proven, tried)
+            rng = random.Random(f"mixture/{self._seed}/{turn}")
+            chosen = self._draw(useful, rng, room, self.caps(local + room, trusted), proven, tried)
             if len(chosen) == room:
                 return chosen
             room = len(chosen)
@@ -229,14 +228,14 @@ class Mixture:
     def within(
         self,
         authors: Sequence[bytes],
-        own: int,
+        local: int,
         proven: Set[bytes],
         trusted: Set[bytes] = frozenset(),
     ) -> list[int]:
         """Return the indices of peers' groups, by ``authors``, that the caps allow."""
         kept = list(range(len(authors)))
         while True:
-            caps, taken = self.caps(own + len(kept), trusted), Counter[bytes]()
+            caps, taken = self.caps(local + len(kept), trusted), Counter[bytes]()
             left = list[int]()
             for place in kept:
                 author = authors[place]
@@ -252,7 +251,7 @@ class Mixture:
     def _draw(
         self,
         useful: Sequence[Candidate],
-        draw: random.Random,
+        rng: random.Random,
         room: int,
         caps: Caps,
         proven: Set[bytes],
@@ -267,22 +266,22 @@ class Mixture:
             left = room - len(chosen)
             taken = Counter(c.key.author for c in chosen)
             stacks = self._stacks(equals, caps.trusted)
-            lines = self._proven_lines(stacks, draw, left, caps, proven, taken)
+            lines = self._proven_lines(stacks, rng, left, caps, proven, taken)
             others = {author: stack for author, stack in stacks.items() if author not in proven}
             unproven = {
                 author: line[: caps.author - taken[author]]
-                for author, line in self._drawn(others, draw).items()
+                for author, line in self._drawn(others, rng).items()
             }
             taken_unproven = sum(n for author, n in taken.items() if author not in proven)
-            together = _hopeful_first(unproven, tried, draw)[: caps.unproven - taken_unproven]
-            lines.insert(draw.randint(0, len(lines)), together)
+            together = _hopeful_first(unproven, tried, rng)[: caps.unproven - taken_unproven]
+            lines.insert(rng.randint(0, len(lines)), together)
             chosen += _in_turns(lines)[:left]
         return chosen
 
     def _proven_lines(
         self,
         stacks: Mapping[bytes, Sequence[Candidate]],
-        draw: random.Random,
+        rng: random.Random,
         left: int,
         caps: Caps,
         proven: Set[bytes],
@@ -294,23 +293,22 @@ class Mixture:
             known = known[: self._rule.newest * left]
         return [
             line[: caps.most(author) - taken[author]]
-            for author, line in self._drawn(_by_author(known), draw).items()
+            for author, line in self._drawn(_by_author(known), rng).items()
         ]
 
     def _stacks(self, candidates: Iterable[Candidate], trusted: Set[bytes]) -> _Stacks:
         """Return groups by author, newest first, limited to those that the rule uses."""
-        newest = sorted(candidates, key=lambda c: (-c.received, c.key))
-        stacks = _by_author(newest)
+        stacks = _by_author(sorted(candidates, key=lambda c: (-c.received, c.key)))
         if not self._rule.newest:
             return stacks
         caps, times = self.caps(self._rule.slots, trusted), self._rule.newest
         return {author: stack[: times * caps.most(author)] for author, stack in stacks.items()}
 
-    def _drawn(self, stacks: Mapping[bytes, Sequence[Candidate]], draw: random.Random) -> _Stacks:
+    def _drawn(self, stacks: Mapping[bytes, Sequence[Candidate]], rng: random.Random) -> _Stacks:
         """Return authors in random order, each with its groups in the rule's order."""
         authors = sorted(stacks)
-        draw.shuffle(authors)
-        return {author: self._rule.order(stacks[author], draw) for author in authors}
+        rng.shuffle(authors)
+        return {author: self._rule.order(stacks[author], rng) for author in authors}
 
 
 def _by_author(candidates: Iterable[Candidate]) -> _Stacks:
@@ -325,7 +323,7 @@ _Stacks = dict[bytes, list[Candidate]]
 
 
 def _hopeful_first(
-    lines: Mapping[bytes, Sequence[Candidate]], tried: Mapping[bytes, float], draw: random.Random
+    lines: Mapping[bytes, Sequence[Candidate]], tried: Mapping[bytes, float], rng: random.Random
 ) -> list[Candidate]:
     """Let authors with useful groups and untried ones take turns, then those without use."""
     useful, untried, useless = _Lines(), _Lines(), _Lines()
@@ -335,7 +333,7 @@ def _hopeful_first(
         else:
             (useful if tried[author] >= PROMISING else useless).append(line)
     hopeful = [_in_turns(useful), _in_turns(untried)]
-    draw.shuffle(hopeful)
+    rng.shuffle(hopeful)
     return _in_turns(hopeful) + _in_turns(useless)
 
 

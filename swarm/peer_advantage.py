@@ -10,7 +10,7 @@ from typing import Any
 
 KEPT = 0.97  # decay factor per round: half remains after 23 rounds
 FORGOTTEN = 0.05  # weight below which a group is dropped, after 99 rounds
-DOUBT = 4.0  # pairs of groups in an initial pseudo-observation with a lead of 0
+DOUBT = 4.0  # pairs of groups in an initial pseudo-observation with an advantage of 0
 OTHERS = 1.0 / 3.0  # maximum weight of one voice relative to all others: a quarter of the total
 BEHIND, FAR_BEHIND = -0.05, -0.12  # equal policies are within 0.05, weaker peers 0.12 to 0.2 behind
 
@@ -47,12 +47,12 @@ class _Seen:
 _Levels = defaultdict[Level, _Seen]
 
 
-class PeersLead:
+class PeerAdvantage:
     """The reward advantage of peers' informative groups on tasks of the same level.
 
     Let ``n`` and ``m`` be the decayed number and the mean reward of informative groups. On a level,
     a voice ``v`` weighs ``u = n_v n_o / (n_v + n_o)`` against the local groups ``o``: the inverse
-    variance of a difference of means. The lead is the weighted mean of ``m_v - m_o``, shrunk
+    variance of a difference of means. The advantage is the weighted mean of ``m_v - m_o``, shrunk
     towards 0 as if :data:`DOUBT` pairs were seen before. Uninformative groups count on neither
     side, because peers do not share theirs.
 
@@ -63,7 +63,7 @@ class PeersLead:
     """
 
     def __init__(self) -> None:
-        # The lead, in rewards; None while no level has groups of this node and proven ones.
+        # In rewards; None while no level has groups of this node and proven ones.
         self.value: float | None = None
         self._seen: defaultdict[bytes, _Levels] = defaultdict(lambda: defaultdict(_Seen))
 
@@ -78,8 +78,8 @@ class PeersLead:
     @property
     def worth(self) -> float:
         """From 1 if peers are not behind, down to 0 if they are far behind."""
-        lead = self.value or 0.0
-        return min(1.0, max(0.0, (lead - FAR_BEHIND) / (BEHIND - FAR_BEHIND)))
+        advantage = self.value or 0.0
+        return min(1.0, max(0.0, (advantage - FAR_BEHIND) / (BEHIND - FAR_BEHIND)))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state as plain JSON."""
@@ -108,34 +108,34 @@ class PeersLead:
                 del self._seen[author]
 
     def _measure(self, proven: Set[bytes]) -> float | None:
-        own = self._seen.get(OWN) or _Levels(_Seen)
-        voices = [_weighed(levels, own) for who, levels in self._seen.items() if who in proven]
+        local = self._seen.get(OWN) or _Levels(_Seen)
+        voices = [_weighed(levels, local) for who, levels in self._seen.items() if who in proven]
         total = math.fsum(voice.weight for voice in voices)
         if not total:
             return None
         weights = [
             min(voice.weight, max(DOUBT, OTHERS * (total - voice.weight))) for voice in voices
         ]
-        lead = math.fsum(w * v.lead for w, v in zip(weights, voices, strict=True) if w)
+        advantage = math.fsum(w * v.advantage for w, v in zip(weights, voices, strict=True) if w)
         heard: defaultdict[Level, float] = defaultdict(float)
         for weight, voice in zip(weights, voices, strict=True):
             for level, count in voice.counts.items():
                 heard[level] += count * weight / voice.weight
-        pairs = math.fsum(_pairs(count, own[level].count) for level, count in heard.items())
-        return lead / math.fsum(weights) * pairs / (pairs + DOUBT)
+        pairs = math.fsum(_pairs(count, local[level].count) for level, count in heard.items())
+        return advantage / math.fsum(weights) * pairs / (pairs + DOUBT)
 
 
 @dataclass(frozen=True, slots=True)
 class _Voice:
-    """The advantage of one voice: ``lead`` over a ``weight`` of pairs of groups."""
+    """The advantage of one voice: ``advantage`` over a ``weight`` of pairs of groups."""
 
     weight: float
-    lead: float
+    advantage: float
     counts: Mapping[Level, float]
 
 
-def _weighed(levels: Mapping[Level, _Seen], own: Mapping[Level, _Seen]) -> _Voice:
-    both = {level: (seen, own[level]) for level, seen in levels.items() if level in own}
+def _weighed(levels: Mapping[Level, _Seen], local: Mapping[Level, _Seen]) -> _Voice:
+    both = {level: (seen, local[level]) for level, seen in levels.items() if level in local}
     weights = {level: _pairs(seen.count, mine.count) for level, (seen, mine) in both.items()}
     weight = math.fsum(weights.values())
     ahead = math.fsum(
@@ -146,6 +146,6 @@ def _weighed(levels: Mapping[Level, _Seen], own: Mapping[Level, _Seen]) -> _Voic
     return _Voice(weight, ahead / weight if weight else 0.0, counts)
 
 
-def _pairs(peers: float, own: float) -> float:
+def _pairs(peers: float, local: float) -> float:
     """Return the weight of a difference of two means of so many groups."""
-    return peers * own / (peers + own)
+    return peers * local / (peers + local)

@@ -10,8 +10,8 @@ Proven authors together are limited only by their number: eight slow ones take a
 
 Proven authors (:mod:`swarm.reputation`) go before unproven ones, then the author with less
 verification time in this slot. A frame yields after every request: one group, or as many as the
-verifier finishes in a moment (:meth:`Judge.judge_some`). So a proven author of low cost waits for
-one request at most. Time counts against its author independent of the result.
+verifier finishes in a moment (:meth:`GroupVerifier.verify_some`). So a proven author of low cost
+waits for one request at most. Time counts against its author independent of the result.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class TrajectoryTexts:
     """A trajectory in an environment."""
 
     texts: tuple[str, ...]  # alternating, the policy's first and last
-    cut: bool  # whether it ended before its environment did
+    truncated: bool  # whether it ended before its environment did
 
 
 Answer = str | TrajectoryTexts  # the policy's text, or a trajectory
@@ -157,7 +157,7 @@ def answer_of(completion: Completion, *, played: bool) -> Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Scores:
     """The verification result of one group."""
 
     prompt: str  # the task's question as this node gives it to a policy, before any chat template
@@ -168,7 +168,7 @@ class Verdict:
     over: tuple[int, ...] = ()
 
 
-class JudgeRefused(Exception):  # noqa: N818 - an answer, not a fault
+class VerifierError(Exception):
     """A group without a verification result; the group is lost.
 
     ``reason``, also used in counters, is ``unknown_env`` (no such task family, version or level
@@ -176,7 +176,7 @@ class JudgeRefused(Exception):  # noqa: N818 - an answer, not a fault
     node had ran out), ``cpu_limit`` (one text took a full limit of CPU time), ``crashed`` (the
     worker died), ``worker_lost`` (the system ended it or had no memory), ``unavailable`` (no worker
     available now), ``not_replayed`` (the rebuilt environment responds differently) or
-    ``not_replayable`` (it is not deterministic). ``seconds`` is as in :class:`Verdict`.
+    ``not_replayable`` (it is not deterministic). ``seconds`` is as in :class:`Scores`.
     """
 
     def __init__(self, reason: str, detail: str = "", seconds: float | None = None) -> None:
@@ -186,42 +186,42 @@ class JudgeRefused(Exception):  # noqa: N818 - an answer, not a fault
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Submission:
     """One group to verify, with one text per completion."""
 
     task: TaskRef
     texts: Answers
 
 
-Requests = Sequence[Asked]
-Judged = Verdict | JudgeRefused
+Requests = Sequence[Submission]
+Scored = Scores | VerifierError  # the outcome of a request
 
 
-class Judge(Protocol):
+class GroupVerifier(Protocol):
     """A verifier: rebuilds tasks from their references and scores answers to them.
 
     Several worker threads call it concurrently. Texts come from unknown peers: an implementation
     contains their effects, and returns or raises within bounded time.
     """
 
-    def judge(self, task: TaskRef, texts: Answers, *, seconds: float | None = None) -> Verdict:
-        """Score the answers of one group within ``seconds``, or raise ``JudgeRefused``."""
+    def verify(self, task: TaskRef, texts: Answers, *, seconds: float | None = None) -> Scores:
+        """Score the answers of one group within ``seconds``, or raise ``VerifierError``."""
 
-    def judge_some(self, asked: Requests, *, seconds: float | None = None) -> Sequence[Judged]:
+    def verify_some(self, asked: Requests, *, seconds: float | None = None) -> Sequence[Scored]:
         """Return results of the first groups, in order: of one, and more if that is quick.
 
         It stops after a group that hangs or breaks the verifier, so the caller decides whether to
         continue. By default it verifies only the first group. ``seconds`` is the maximum for all.
         """
         first = asked[0]
-        return one_outcome(lambda: self.judge(first.task, first.texts, seconds=seconds))
+        return one_outcome(lambda: self.verify(first.task, first.texts, seconds=seconds))
 
 
-def one_outcome(judged: Callable[[], Verdict]) -> Sequence[Judged]:
+def one_outcome(verify: Callable[[], Scores]) -> Sequence[Scored]:
     """Return the result or the refusal of one group."""
     try:
-        return [judged()]
-    except JudgeRefused as refused:
+        return [verify()]
+    except VerifierError as refused:
         return [refused]
 
 
@@ -237,8 +237,8 @@ REPLAY = "replay"
 ABANDONED = "abandoned"
 OVER_BUDGET = "over_budget"
 OFFER_MISMATCH = "offer_mismatch"
-BAD_VERDICT = "bad_verdict"
-JUDGE_FAILED = "judge_failed"
+BAD_RESULT = "bad_result"
+VERIFIER_FAILED = "verifier_failed"
 
 _FORGED = 5.0  # bans the author immediately; see swarm.reputation.BAR_AT
 _WRONG = 1.0
@@ -269,7 +269,7 @@ PENALTIES: Mapping[str, float] = {
     # This node's limits: what it does not know, refuses to run, or failed to do.
     **dict.fromkeys((UNKNOWN_ENV, EVALUATES_TEXT, NOT_REPLAYABLE, UNAVAILABLE), _NO_FAULT),
     **dict.fromkeys((TIMEOUT, WORKER_LOST), _NO_FAULT),
-    **dict.fromkeys((ABANDONED, OVER_BUDGET, BAD_VERDICT, JUDGE_FAILED), _NO_FAULT),
+    **dict.fromkeys((ABANDONED, OVER_BUDGET, BAD_RESULT, VERIFIER_FAILED), _NO_FAULT),
 }
 
 

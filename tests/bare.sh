@@ -5,9 +5,9 @@
 #   tests/bare.sh [SUITE] [USER] [TARGET...]
 #
 # SUITE: bookworm (Python 3.11, default) or trixie (Python 3.13).
-# USER:  root, or tester (default), an ordinary user that is made there.
-# TARGET: what make runs there, default: demo test.
-# BARE_ROOTS: where the systems are kept; a system is made once, a clone for every run.
+# USER:  root, or tester (default), an unprivileged user that the script creates.
+# TARGET: targets of make, default: demo test.
+# BARE_ROOTS: folder of the systems; each system is created once, and each run clones HEAD.
 set -euo pipefail
 suite=${1:-bookworm} user=${2:-tester}
 targets=("${@:3}")
@@ -23,7 +23,7 @@ if [ "${BARE_INSIDE:-}" != 1 ]; then
     if [ ! -e "$root/complete" ]; then
         rm -rf "$root"
         mkdir -p "$root"
-        # The mirror that this machine is set up with, or Debian's own.
+        # Use this machine's configured mirror, or Debian's default.
         mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 2> /dev/null |
             grep -m 1 -E '/debian/?$' || true)
         debootstrap --variant=minbase --include=python3,python3-venv,make,git,ca-certificates \
@@ -32,7 +32,7 @@ if [ "${BARE_INSIDE:-}" != 1 ]; then
         chroot "$root" useradd --create-home tester
         touch "$root/complete"
     fi
-    # Mounts in a namespace of its own: none is left behind, however this ends.
+    # Mount in a separate namespace, so that no mount remains after any exit.
     BARE_INSIDE=1 exec unshare --mount --propagation private "$0" "$suite" "$user" "${targets[@]}"
 fi
 
@@ -40,7 +40,7 @@ mount --bind "$root" "$root"
 mount -t proc proc "$root/proc"
 mount --rbind /sys "$root/sys"
 mount --rbind /dev "$root/dev"
-# How this machine reaches packages: names, certificates, and what pip is configured with.
+# Copy this machine's access to packages: host names, certificates and pip's configuration.
 cp -L /etc/resolv.conf /etc/hosts "$root/etc/"
 mount --bind -o ro /etc/ssl/certs "$root/etc/ssl/certs"
 if [ -d /usr/local/share/ca-certificates ]; then
@@ -65,7 +65,7 @@ home=/root
 rm -rf "$root$home/swarm-node"
 git -c safe.directory="$tree/.git" clone --quiet "$tree" "$root$home/swarm-node"
 chroot "$root" chown -R "$user" "$home/swarm-node"
-# Not chroot: in one, Linux allows no user namespace, of which the verifier's sandbox is made.
+# Use pivot_root, because chroot forbids user namespaces, which the verifier's sandbox needs.
 mkdir -p "$root/before"
 cd "$root"
 pivot_root . before

@@ -1,7 +1,7 @@
-"""Property tests judge results, never how long a busy machine took; keys that end can be tested.
+"""Shared pytest settings, hooks and fixtures.
 
-Files whose tests start processes, which take minutes, come first: begun last, one would keep
-a single worker busy while the others have nothing left to do.
+Property tests have no deadline, because a busy machine is slow. Test files that start processes
+take minutes and run first: started last, one file would keep one worker busy while others idle.
 """
 
 import asyncio
@@ -31,13 +31,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out what the fast tier would import and not run; None lets others decide."""
+    """Skip files whose tests would not run; None defers to other hooks."""
     return needless(collection_path, config.option.markexpr) or None
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tiers, and put the long files first, each whole and in its own order."""
+    """Mark the tiers and run long files first, with the order within files unchanged."""
     mark(items)
     if part := config.getoption("--part"):
         number, parts = map(int, part.split("/"))
@@ -50,7 +50,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test that is a coroutine in an event loop of its own."""
+    """Run a coroutine test in its own event loop."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = inspect.signature(pyfuncitem.obj).parameters
@@ -65,17 +65,17 @@ def counters() -> Counters:
 
 @pytest.fixture
 def local_network() -> Iterator[None]:
-    """The loopback network's multicast group, which tests of other processes leave alone."""
+    """Lock the loopback multicast group against tests in other processes."""
     path = Path(tempfile.gettempdir()) / f"swarm-node-tests-multicast-{getpass.getuser()}"
     with path.open("ab") as file:
         lock(file)
         yield
 
 
-# As in an activated environment: what the program prints names it as swarm-node.
+# As in an activated environment, so that the program calls itself swarm-node in its output.
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
-# What a script starts with "&" ignores both; every process of a test would inherit it.
+# A script's "&" makes pytest ignore both signals, and every process of a test would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if hasattr(signal, "SIGQUIT") and signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:

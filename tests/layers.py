@@ -1,6 +1,6 @@
-"""``python -m tests.layers`` writes the table of packages into docs/architecture.md.
+"""``python -m tests.layers`` writes the package table into docs/architecture.md.
 
-A package here is a folder of ``experiments/``, ``node/`` or ``swarm/`` with everything below it;
+A package here is a folder of ``experiments/``, ``node/`` or ``swarm/`` with all its subfolders;
 ``protocol/`` is one package. Its level is one above the highest level that it imports.
 """
 
@@ -23,13 +23,13 @@ def modules(packages: tuple[str, ...] = PACKAGES) -> dict[str, Path]:
 
 
 def package_of(module: str) -> str:
-    """``node.engines.vllm_backend`` is in ``node/engines``, ``swarm.pool`` in ``swarm``."""
+    """Return ``node/engines`` for ``node.engines.x`` and ``swarm`` for ``swarm.pool``."""
     package, *rest = module.split(".")
     return f"{package}/{rest[0]}" if len(rest) > 1 and package != "protocol" else package
 
 
 def imports(path: Path, known: dict[str, Path], on_load: bool = False) -> set[str]:
-    """The project's modules that a file imports, also inside functions unless only ``on_load``."""
+    """Return imported project modules; ``on_load`` skips imports in functions."""
     tree, found = parse(path.read_text(encoding="utf-8")), set[str]()
     for item in tree.body if on_load else ast.walk(tree):
         if isinstance(item, ast.ImportFrom) and item.module:
@@ -48,13 +48,13 @@ def package_imports() -> dict[str, set[str]]:
 
 
 def module_imports() -> dict[str, set[str]]:
-    """Which modules each module imports when it is loaded."""
+    """Return the modules that each module imports on load."""
     known = modules()
     return {name: imports(path, known, on_load=True) - {name} for name, path in known.items()}
 
 
 def cycles(graph: dict[str, set[str]]) -> list[str]:
-    """The members of import cycles of any length."""
+    """Return the members of all import cycles."""
 
     def reached(start: str) -> set[str]:
         seen, todo = set[str](), list(graph[start])

@@ -1,4 +1,4 @@
-"""What tests need of libraries that keep it to themselves; no other file of theirs reaches in."""
+"""Private parts of libraries; no other test file may use any."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ def attend_by(model: PreTrainedModel, kind: str) -> None:
 
 
 def flattened(tree: Any) -> tuple[list[Any], TreeSpec]:
-    """The leaves of nested containers in order, and how these were nested."""
+    """Return the leaves of nested containers in order, and the nesting."""
     return tree_flatten(tree)
 
 
 @contextmanager
 def without_numbers() -> Iterator[Callable[[Tensor], Tensor]]:
-    """Give what makes a tensor without numbers of one; to read any, or a shape by them, raises."""
+    """Yield a function that makes a tensor without data; reading its values raises."""
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         yield mode.from_tensor
 
 
 class counted_kernels(TorchDispatchMode):  # noqa: N801 - a context
-    """Counts operators that run a kernel: all but views."""
+    """Counts operators that run a kernel, which is all except views."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class counted_kernels(TorchDispatchMode):  # noqa: N801 - a context
 
 
 class counted_uploads(TorchDispatchMode):  # noqa: N801 - a context
-    """Counts tensors made of Python's numbers: a copy to a GPU for which the host waits."""
+    """Counts tensors made from Python numbers; on a GPU each is a blocking copy."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ __all__ = ["DataDependentOutputException"]
 
 
 class WebDaemon:
-    """A daemon of hivemind's that listens by WebTransport alone, of which hivemind has no name."""
+    """A p2p daemon that listens on WebTransport alone, which hivemind cannot parse."""
 
     def __init__(self, started: Any) -> None:
         self._started = started
@@ -80,7 +80,7 @@ class WebDaemon:
                 return [each.replace("/tcp/0", "/udp/0/quic-v1/webtransport") for each in made]
 
             async def _ping_daemon(self) -> None:
-                """It would be asked for its own address, which cannot be read."""
+                """Skip the address query, because hivemind cannot parse the answer."""
 
         options = {"check_if_identity_free": False, "dht_mode": "client"}
         host = ["/ip4/127.0.0.1/tcp/0"]
@@ -111,7 +111,7 @@ def still_reads(node: Any) -> bool:
 
 
 def cancel_with(node: Any, cancel: Any) -> Any:
-    """Replace what tells the daemon that a call is given up; return what was there."""
+    """Replace the function that cancels a daemon call; return the original."""
     control = node.control
     before, control._cancel_unary_call = control._cancel_unary_call, cancel
     return before

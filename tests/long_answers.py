@@ -1,22 +1,22 @@
-"""Groups of long answers, as real tokens and text weigh."""
+"""Groups of long answers with realistic token and text sizes."""
 
 import random
 
 from protocol.rollout import Batch, Completion, Finish, Group, Segment, Tokens, Writer
 
 WORDS = 150_000
-"""In the vocabulary, each a blank and four letters."""
+"""Vocabulary size; each word is a space and four letters."""
 
 
 def prose(chance: random.Random) -> tuple[int, str]:
-    """A word's id and text; few words are most of a text, as in any language."""
+    """Return a word's id and text; a few words are frequent, as in real text."""
     number = int(WORDS ** chance.random())
     letters = "".join(chr(97 + (number * 7 // 26**n) % 26) for n in range(4))
     return number, f" {letters}"
 
 
 def long_group(tokens: int, answers: int, index: int = 0) -> Group:
-    """A group of the family ``parity``: answers of so many tokens, of even and of odd length."""
+    """Return a group of the family ``parity`` whose answers have this many tokens."""
     chance = random.Random(index)
     return Group("parity", 0, 0, index, tuple(_answer(tokens, n, chance) for n in range(answers)))
 

@@ -1,4 +1,4 @@
-"""Python source as a tree, and where it reaches for what other code keeps to itself."""
+"""Parse Python source and find its uses of other code's private names."""
 
 import ast
 import gc
@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 
 def parse(source: str) -> ast.Module:
-    """Return the tree, without a garbage collection in between.
+    """Return the syntax tree, without a garbage collection in between.
 
-    What a collection finalizes makes CPython 3.11 lose count of how deep it is
+    A finalizer that runs in a collection corrupts CPython 3.11's recursion depth
     (python/cpython#106905).
     """
     collects = gc.isenabled()
@@ -21,14 +21,14 @@ def parse(source: str) -> ast.Module:
 
 
 BY_TEXT = {"attrgetter", "delattr", "getattr", "hasattr", "patch", "setattr"}
-"""What takes the name of an attribute as text, as a function or a method."""
+"""Functions and methods that take the name of an attribute as text."""
 
 DOCUMENTED = {"os._exit"}
-"""Public in spite of their names."""
+"""Public names that look private."""
 
 
 def reached(source: str) -> list[tuple[int, str]]:
-    """The line and the name of each private thing that ``source`` uses and does not define."""
+    """Return line and name of private names that ``source`` uses and does not define."""
     tree = parse(source)
     own = set(_defined(tree))
     found: list[tuple[int, str]] = []
@@ -51,7 +51,7 @@ def reached(source: str) -> list[tuple[int, str]]:
 
 
 def _defined(tree: ast.AST) -> Iterator[str]:
-    """What a file's classes call their own, in their bodies or on ``self``."""
+    """Yield the names that a file's classes define in their bodies or on ``self``."""
     for item in ast.walk(tree):
         match item:
             case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name, ctx=ast.Store()):

@@ -1,4 +1,4 @@
-"""Ports that a test listens on twice."""
+"""Ports on which a test can listen more than once."""
 
 import random
 import socket
@@ -6,7 +6,7 @@ from contextlib import suppress
 
 
 def lasting_port() -> int:
-    """A free port below those that systems give to connections, so that it stays free."""
+    """Return a free port below the range that systems assign to connections."""
     while True:
         port = random.randrange(10_000, 32_000)
         with socket.socket() as probe, suppress(OSError):

@@ -1,4 +1,4 @@
-"""Small real parts for tests: a random decoder with a character tokenizer."""
+"""Small real models for tests: random decoders with a character tokenizer."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -38,11 +38,11 @@ SHAPE: dict[str, Any] = {
     "max_position_embeddings": 256,
     "bos_token_id": None,
 }
-"""Of a model of some ten thousand weights, in the words of Llama's and Qwen's configurations."""
+"""Configuration of a small model, with the keys of Llama and Qwen."""
 
 
 def changed(section: S, **keys: Any) -> S:
-    """A table of the configuration with some keys set otherwise."""
+    """Return a configuration section with some keys changed."""
     return type(section)(**{**section.model_dump(), **keys})
 
 
@@ -59,7 +59,7 @@ def character_tokenizer(characters: str = CHARACTERS) -> PreTrainedTokenizerFast
 def random_policy(
     *, seed: int = 0, hidden: int = 64, layers: int = 2, spread: float = 0.3, dtype=torch.float32
 ) -> Policy:
-    """A random Qwen3 decoder; ``spread`` is the weights' standard deviation (more is peakier)."""
+    """Return a random Qwen3 decoder; ``spread`` is the weights' standard deviation."""
     tokenizer = character_tokenizer()
     config = Qwen3Config(
         vocab_size=len(tokenizer),
@@ -82,7 +82,7 @@ def random_policy(
 
 
 def loaded(model: object, *more: Any, **keys: Any) -> Policy:
-    """The policy of a model by its name or folder; ``more`` as :meth:`Policy.load` takes it."""
+    """Load a policy by name or folder; ``more`` goes to :meth:`Policy.load`."""
     return Policy.load(PolicySection(**{"model": str(model), "device": "cpu", **keys}), *more)
 
 
@@ -94,14 +94,14 @@ def saved_policy(folder: Path, **settings) -> Path:
 def lone_logprobs(
     policy: Policy, prompt: Sequence[int], completion: Sequence[int], temperature: float = 1.0
 ) -> Tensor:
-    """Log-probs of a completion's tokens, read alone behind its prompt; float32 ``[tokens]``."""
+    """Return a completion's log-probs from a batch of one; float32 ``[tokens]``."""
     logits = policy.model(input_ids=torch.tensor([[*prompt, *completion]])).logits[0]
     scored = (logits[len(prompt) - 1 : -1].float() / temperature).log_softmax(-1)
     return scored.gather(-1, torch.tensor([[token] for token in completion])).squeeze(-1)
 
 
 def generated(policy: Policy, prompt: Sequence[int], count: int) -> tuple[int, ...]:
-    """The greedy completion that ``transformers`` generates."""
+    """Return the greedy completion of ``transformers``."""
     ids = torch.tensor([prompt])
     greedy = {"do_sample": False, "max_new_tokens": count}
     output = policy.model.generate(ids, attention_mask=torch.ones_like(ids), **greedy)
@@ -109,13 +109,13 @@ def generated(policy: Policy, prompt: Sequence[int], count: int) -> tuple[int, .
 
 
 def figures(update: UpdateStats) -> dict[str, Any]:
-    """What an update reports, with the entropies of all tokens one behind the other."""
+    """Return the figures of an update, with the entropies of all tokens flattened."""
     told = [value for group in update.entropies for done in group for value in done]
     return {**asdict(update), "entropies": tuple(told)}
 
 
 def policy_of(config: PreTrainedConfig, name: str, seed: int) -> Policy:
-    """A random policy of a configuration, in float32, that never stops by itself."""
+    """Return a random float32 policy of a configuration, without stop tokens."""
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config)
     tokenizer = character_tokenizer()

@@ -1,4 +1,4 @@
-"""The benchmarks of one policy, with the smallest numbers."""
+"""The benchmarks of one policy run with minimal sizes."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""``make bench-gpu`` without a GPU, and the list of what runs on one alone."""
+"""``make bench-gpu`` on a CPU, and the list of GPU-specific code."""
 
 import ast
 import json
@@ -24,14 +24,14 @@ CALLS = {
 DEVICES = re.compile(r"(\^\(auto\|.*)?(cuda|mps|nccl)\b|cpu:gloo,")
 
 
-def ran(*options: str) -> subprocess.CompletedProcess[str]:
+def launch(*options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, str(PROGRAM), *options], capture_output=True, text=True, timeout=280
     )
 
 
 def is_branch(node: ast.AST) -> bool:
-    """Whether a piece of code does what only some devices do, or asks which one there is."""
+    """Return whether code is specific to a device or asks for the device."""
     if isinstance(node, ast.Attribute):
         return node.attr in CALLS
     if isinstance(node, ast.keyword):
@@ -57,26 +57,26 @@ def branches(path: Path) -> set[tuple[str, str]]:
 
 
 def listed() -> list[tuple[str, str, str]]:
-    """File, name and section of every row of the table."""
+    """Return file, name and section of every row of the table."""
     table = PAGE.partition("<!-- devices -->")[2].partition("<!-- end of devices -->")[0]
     return re.findall(r"^\| `(node/\S+)` `(\S+)` \|[^|]*\| (`\S+`|none: [^|]+) \|", table, re.M)
 
 
-def test_every_place_that_does_something_else_on_a_gpu_is_listed_with_its_section() -> None:
-    there = {place for path in (ROOT / "node").rglob("*.py") for place in branches(path)}
-    assert {(path, name) for path, name, _ in listed()} == there
+def test_page_lists_every_gpu_specific_function() -> None:
+    places = {place for path in (ROOT / "node").rglob("*.py") for place in branches(path)}
+    assert {(path, name) for path, name, _ in listed()} == places
 
 
-def test_the_sections_that_are_listed_are_those_of_the_benchmark() -> None:
-    names = set(ran("--list").stdout.split())
-    told = {section.strip("`") for _, _, section in listed() if section.startswith("`")}
+def test_page_names_only_sections_of_the_benchmark() -> None:
+    names = set(launch("--list").stdout.split())
+    listing = {section.strip("`") for _, _, section in listed() if section.startswith("`")}
     assert len(names) > 10
-    assert told <= names
+    assert listing <= names
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_one_line_says_so() -> None:
-    done = ran()
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_benchmark_reports_missing_gpu() -> None:
+    done = launch()
     assert done.returncode == 2
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
@@ -88,8 +88,8 @@ def figures(sections: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
     return section["rows"]
 
 
-def test_all_that_a_cpu_can_do_is_done_with_small_models(tmp_path: Path) -> None:
-    done = ran("--device", "cpu", "--smoke", "--out", str(tmp_path))
+def test_smoke_benchmark_runs_every_section_on_cpu(tmp_path: Path) -> None:
+    done = launch("--device", "cpu", "--smoke", "--out", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
     (path,) = tmp_path.iterdir()
     sections = json.loads(path.read_text(encoding="utf-8"))["sections"]
@@ -117,8 +117,8 @@ def running(monkeypatch: pytest.MonkeyPatch) -> Any:
     return running
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
-def test_a_section_that_fails_or_takes_too_long_is_told_and_ends_nothing(running: Any) -> None:
+@pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
+def test_failed_slow_or_unavailable_section_is_reported(running: Any) -> None:
     from on_gpu.section import Section, Settings
     from on_gpu.sections import SECTIONS
 
@@ -126,8 +126,8 @@ def test_a_section_that_fails_or_takes_too_long_is_told_and_ends_nothing(running
     wrong = running.run_section(context, SECTIONS["machine"], Settings("nowhere", True), 60.0)
     assert wrong.state == "failed"
     assert "nowhere" in wrong.why
-    late = running.run_section(context, SECTIONS["machine"], Settings("cpu", True), 0.0)
-    assert late.state == "out of time"
+    slow = running.run_section(context, SECTIONS["machine"], Settings("cpu", True), 0.0)
+    assert slow.state == "out of time"
     needs = Section("any", "Any", 1.0, lambda settings: iter(()), packages=("a_package_nowhere",))
-    lacking = running.run_section(context, needs, Settings("cpu", True), 60.0)
-    assert (lacking.state, lacking.why) == ("skipped", "not installed: a_package_nowhere")
+    missing = running.run_section(context, needs, Settings("cpu", True), 60.0)
+    assert (missing.state, missing.why) == ("skipped", "not installed: a_package_nowhere")

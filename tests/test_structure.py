@@ -1,5 +1,5 @@
-"""The floors of the house: imports run experiments -> node -> swarm ->
-protocol, and the lower two stay light."""
+"""Structure of the code: imports follow experiments -> node -> swarm ->
+protocol, and the last two load no heavy libraries."""
 
 import ast
 import importlib.util
@@ -21,15 +21,15 @@ from tests.parsing import parse, reached
 from tests.tiers import QUICK, SLOW, TESTS, needless
 
 ROOT = Path(__file__).resolve().parents[1]
-FLOORS = {"protocol": 0, "swarm": 1, "node": 2, "experiments": 3}
-LATE = {"bitsandbytes", "hivemind", "libp2p", "peft", "vllm", "zeroconf"}
+LAYERS = {"protocol": 0, "swarm": 1, "node": 2, "experiments": 3}
+LAZY = {"bitsandbytes", "hivemind", "libp2p", "peft", "vllm", "zeroconf"}
 OPTIONAL = {
     *("bitsandbytes", "gymnasium", "peft", "tensorboard", "textarena", "trackio", "trl"),
     *("verifiers", "vllm", "wandb"),
 }
-REACHES_IN = ROOT / "tests" / "library_privates.py"
+PRIVATES = ROOT / "tests" / "library_privates.py"
 WHEEL = ("protocol", "swarm", "node")
-# A limit may rise for new features, by 5 % at most, with a reason in the commit.
+# A new feature may raise a limit by at most 5%; the commit must give the reason.
 MOST_FILES = 247
 MOST_LINES = 54_703
 LONGEST_FILE = 450
@@ -43,7 +43,7 @@ SHORT = {
     "node/lifecycle.py": "a base class that several packages share",
     "swarm/transport/hivemind/transport.py": "loads hivemind without torch",
 }
-"""Files of fewer lines than ``SHORT_FILE``, and why."""
+"""Files with fewer lines than ``SHORT_FILE``, and the reasons."""
 HEAVY = {"torch", "transformers", "vllm", "hivemind", "numpy"}
 
 
@@ -79,18 +79,18 @@ def imported(tree: ast.AST) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("package", FLOORS)
-def test_imports_never_run_up_a_floor(package: str) -> None:
+@pytest.mark.parametrize("package", LAYERS)
+def test_imports_follow_the_layers(package: str) -> None:
     for path in modules(package):
-        above = {name for name in imported(parsed(path)) if FLOORS.get(name, -1) > FLOORS[package]}
+        above = {name for name in imported(parsed(path)) if LAYERS.get(name, -1) > LAYERS[package]}
         assert not above, f"{path.relative_to(ROOT)} imports {above}"
 
 
-@pytest.mark.parametrize("library", sorted(LATE))
-def test_one_file_wraps_each_late_library(library: str) -> None:
+@pytest.mark.parametrize("library", sorted(LAZY))
+def test_one_file_wraps_each_lazy_library(library: str) -> None:
     wrappers = {
         path.relative_to(ROOT).as_posix()
-        for package in FLOORS
+        for package in LAYERS
         for path in modules(package)
         if library in imported(parsed(path))
     }
@@ -98,14 +98,14 @@ def test_one_file_wraps_each_late_library(library: str) -> None:
 
 
 @pytest.mark.parametrize("package", ["protocol", "swarm"])
-def test_lower_floors_load_without_heavy_libraries(package: str) -> None:
+def test_lower_layers_load_without_heavy_libraries(package: str) -> None:
     names = dotted(modules(package))
     code = f"import sys\nfor n in {names!r}: __import__(n)\nprint(*sys.modules, sep='\\n')"
     assert not {line.split(".")[0] for line in ran(code).split()} & HEAVY
 
 
-def test_without_extras_every_module_loads_that_imports_none_itself() -> None:
-    """``make demo`` installs no extras: what a node imports must not need them."""
+def test_modules_without_optional_imports_need_no_extras() -> None:
+    """``make demo`` installs no extras, so a node's imports must not need them."""
     paths = (path for package in WHEEL for path in modules(package))
     names = dotted(path for path in paths if not OPTIONAL & imported_on_load(path))
     ran(
@@ -121,7 +121,7 @@ def imported_on_load(path: Path) -> set[str]:
     return imported(ast.Module(statements, []))
 
 
-def test_the_command_line_answers_without_torch() -> None:
+def test_command_line_imports_no_torch() -> None:
     code = "import sys, node.cli.main; print('torch' in sys.modules)"
     assert ran(code).strip() == "False"
 
@@ -132,7 +132,7 @@ def taken_over(path: Path) -> list[tuple[str, str]]:
         for item in ast.walk(parsed(path))
         if isinstance(item, ast.ImportFrom) and item.module and item.level == 0
         for alias in item.names
-        if item.module.split(".")[0] in FLOORS
+        if item.module.split(".")[0] in LAYERS
     ]
 
 
@@ -142,22 +142,22 @@ def is_there(module: str, name: str) -> bool:
 
 
 @pytest.mark.parametrize("folder", ["benchmarks", "examples"])
-def test_what_programs_beside_the_packages_take_from_them_is_there_and_named(folder: str) -> None:
+def test_benchmarks_and_examples_import_existing_names(folder: str) -> None:
     for path in modules(folder):
         missing = [each for each in taken_over(path) if not is_there(*each)]
         assert missing == [], path
-        # Of ``import node.x`` one could not tell which of its names are used.
+        # ``import node.x`` would hide which names are used.
         imports = [item for item in ast.walk(parsed(path)) if isinstance(item, ast.Import)]
         names = {alias.name.split(".")[0] for item in imports for alias in item.names}
-        assert not names & FLOORS.keys(), path
+        assert not names & LAYERS.keys(), path
 
 
 @pytest.mark.parametrize("graph", [package_imports, module_imports])
-def test_no_package_and_no_module_imports_itself_through_others(graph) -> None:
+def test_import_graph_has_no_cycles(graph) -> None:
     assert cycles(graph()) == []
 
 
-def test_the_page_for_contributors_follows_the_imports_and_stays_short() -> None:
+def test_contributor_page_matches_imports_and_stays_short() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert page == written(page), "run: python -m tests.layers"
     assert len(page.split()) <= MOST_WORDS
@@ -168,7 +168,7 @@ def wheel() -> dict[str, str]:
     return {p.relative_to(ROOT).as_posix(): p.read_text(encoding="utf-8") for p in paths}
 
 
-def test_the_wheel_and_the_tests_keep_to_their_size() -> None:
+def test_wheel_and_tests_stay_within_size_limits() -> None:
     files = wheel()
     assert len(files) <= MOST_FILES
     assert sum(text.count("\n") for text in files.values()) <= MOST_LINES
@@ -178,7 +178,7 @@ def test_the_wheel_and_the_tests_keep_to_their_size() -> None:
     assert outside == {"__init__", "errors", "lifecycle", "threads"}
 
 
-def test_a_file_is_one_subject_neither_a_scrap_nor_a_book() -> None:
+def test_file_lengths_stay_within_limits() -> None:
     lengths = {
         name: text.count("\n") for name, text in wheel().items() if not name.endswith("__init__.py")
     }
@@ -187,7 +187,7 @@ def test_a_file_is_one_subject_neither_a_scrap_nor_a_book() -> None:
     assert short == SHORT.keys()
 
 
-def test_a_public_class_has_a_name_of_its_own() -> None:
+def test_public_class_names_are_unique() -> None:
     places: dict[str, list[str]] = {}
     for path in (path for package in WHEEL for path in modules(package)):
         for item in parsed(path).body:
@@ -196,16 +196,16 @@ def test_a_public_class_has_a_name_of_its_own() -> None:
     assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
 
 
-def test_one_file_of_the_tests_reaches_for_private_names_and_only_for_those_of_libraries() -> None:
+def test_only_one_test_file_uses_private_library_names() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line} reaches for {name}"
         for folder in ("tests", "benchmarks", "examples")
         for path in modules(folder)
-        if path != REACHES_IN
+        if path != PRIVATES
         for line, name in reached(path.read_text(encoding="utf-8"))
     ]
     assert found == []
-    assert not FLOORS.keys() & imported(parsed(REACHES_IN))
+    assert not LAYERS.keys() & imported(parsed(PRIVATES))
 
 
 @pytest.mark.parametrize(
@@ -216,28 +216,28 @@ def test_one_file_of_the_tests_reaches_for_private_names_and_only_for_those_of_l
         "monkeypatch.setattr(target=x, name='_y')",
     ],
 )
-def test_a_private_name_is_seen_however_it_is_reached_for(line: str) -> None:
+def test_checker_finds_every_access_to_a_private_name(line: str) -> None:
     ((number, name),) = reached(f"class X:\n    def f(self) -> None: self._z = 0\n{line}")
     assert number == 3 and name.endswith(("_y", "_y.z"))
 
 
 @pytest.mark.parametrize("line", ["self._z", "x.__doc__", "os._exit(0)", "print('_y')"])
-def test_what_is_ones_own_or_documented_is_not_reached_for(line: str) -> None:
+def test_checker_ignores_own_and_documented_names(line: str) -> None:
     assert reached(f"class X:\n    def f(self) -> None: self._z = 0\n{line}") == []
 
 
-def test_every_entry_names_a_folder_a_file_or_the_beginning_of_one_test() -> None:
+def test_tier_entry_names_a_folder_file_or_one_test_prefix() -> None:
     for entry in (*QUICK, *SLOW):
         path, _, name = entry.partition("::")
         assert (TESTS / path).exists(), entry
         if name:
-            begun = re.findall(
+            matches = re.findall(
                 rf"^(?:(?:async )?def )?{name}\w*(?: =|\()", (TESTS / path).read_text(), re.M
             )
-            assert len(begun) == 1, entry
+            assert len(matches) == 1, entry
 
 
-def test_files_of_slow_tests_are_left_unread_in_the_fast_tier_alone() -> None:
+def test_only_the_fast_tier_skips_slow_test_files() -> None:
     slow = TESTS / "node/environments/test_textarena.py"
     assert needless(slow, "not vllm and not slow")
     assert needless(TESTS / "experiments/scale", "not slow")
@@ -246,21 +246,21 @@ def test_files_of_slow_tests_are_left_unread_in_the_fast_tier_alone() -> None:
     assert not needless(TESTS / "node/environments/test_gymnasium.py", "not slow")
 
 
-HELD = ("test", "dev", "docs")
-"""Extras that the environment of the tests has."""
+EXTRAS = ("test", "dev", "docs")
+"""Extras of the test environment."""
 
 
-def held() -> dict[str, str]:
+def pinned() -> dict[str, str]:
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pairs = (line.split("==") for line in lines if not line.startswith("#"))
     return {canonicalize_name(name): version for name, version in pairs}
 
 
-def asked() -> list[Requirement]:
-    """Every requirement of the program and of those extras, one that leads to others resolved."""
+def required() -> list[Requirement]:
+    """Return all requirements of the program and of EXTRAS; resolve nested extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras, found = project["optional-dependencies"], list[Requirement]()
-    waiting = [*requirements(), *(line for name in HELD for line in extras[name])]
+    waiting = [*requirements(), *(line for name in EXTRAS for line in extras[name])]
     while waiting:
         requirement = Requirement(waiting.pop())
         if requirement.name == project["name"]:
@@ -270,11 +270,11 @@ def asked() -> list[Requirement]:
     return found
 
 
-def test_every_requirement_has_a_version_that_it_allows() -> None:
-    versions = held()
+def test_pinned_versions_satisfy_every_requirement() -> None:
+    versions = pinned()
     wrong = [
         str(each)
-        for each in asked()
+        for each in required()
         if versions.get(canonicalize_name(each.name), "") not in each.specifier
     ]
     assert wrong == []

@@ -143,17 +143,17 @@ def _gap(policy: Any, asked: list[list[int]], *, graphs: bool) -> float:
     from node.learner.batches import Row as Line
     from node.learner.batches import TrainingCompletion
     from node.learner.logprobs import TokenScores
-    from node.learner.steps import engine_gap
+    from node.learner.steps import logprob_mismatch
 
     samples = TransformersEngine(policy, seed=0, graphs=graphs).generate(
         asked, 4, Sampling(max_new_tokens=GREEDY_TOKENS)
     )
     lines = [
-        Line(tuple(ids), (TrainingCompletion.own(sample.tokens),), (0.0,), own=True)
+        Line(tuple(ids), (TrainingCompletion.local(sample.tokens),), (0.0,), local=True)
         for ids, written in zip(asked, samples, strict=True)
         for sample in written
     ]
-    gap = engine_gap(policy, lines, TokenScores(policy.model, 1.0, BUDGET), BUDGET)
+    gap = logprob_mismatch(policy, lines, TokenScores(policy.model, 1.0, BUDGET), BUDGET)
     assert gap is not None
     return round(gap, 6)
 

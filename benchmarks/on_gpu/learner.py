@@ -45,13 +45,13 @@ def shared(settings: Settings) -> Iterator[Row]:
     device, turns = settings.device, 1 if settings.smoke else 3
     for size in settings.sizes[:2]:
         policy = random_policy(settings, size)
-        own = _groups(policy, settings)
-        peers = [replace(group, own=False) for group in own]
+        local = _groups(policy, settings)
+        peers = [replace(group, local=False) for group in local]
         for what, groups, layout in (
-            ("own groups", own, {}),
-            ("own groups and peers'", own + peers, {}),
-            ("own groups with a mask", own, {"unpacking": math.inf}),
-            ("own groups unpacked", own, {"unpacking": -1e15}),
+            ("own groups", local, {}),
+            ("own groups and peers'", local + peers, {}),
+            ("own groups with a mask", local, {"unpacking": math.inf}),
+            ("own groups unpacked", local, {"unpacking": -1e15}),
         ):
             learner = _learner(policy, {})
             learner.sharing = replace(learner.sharing, **layout)

@@ -157,7 +157,7 @@ def random_groups(
             for _ in range(completions)
         )
         rewards = tuple(float(n % 2) for n in range(completions))
-        groups.append(TrainingGroup(tuple(ids), written, rewards, own=True))
+        groups.append(TrainingGroup(tuple(ids), written, rewards, local=True))
     return groups
 
 

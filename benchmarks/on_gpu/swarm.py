@@ -137,7 +137,7 @@ def _row(settings: Settings, size: Size, nodes: list[list[Any]]) -> Row:
         "tokens_per_s": typical(lambda record: record.tokens_per_s),
         "tokens_a_completion": typical(lambda record: record.mean_length),
         "peers_groups": typical(lambda record: record.groups_external),
-        "informative_own": typical(lambda record: record.informative_own),
+        "informative_local": typical(lambda record: record.informative_local),
     }
 
 

@@ -43,7 +43,7 @@ def main(out: Path, settings: Settings) -> None:
     assert launch is not None, "this is started by torchrun"
     launch.check(Config.with_overrides({"policy.device": settings.device.partition(":")[0]}))
     with Ranks(launch) as ranks:
-        if ranks.leads:
+        if ranks.is_main:
             rows = [lead(settings, ranks), lead(settings, None)]
             out.write_text(json.dumps(rows), encoding="utf-8")
         else:

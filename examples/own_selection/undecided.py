@@ -17,7 +17,7 @@ class Undecided(AutoSelection):
 
     newest = None
 
-    def order(self, groups: Sequence[Candidate], draw: random.Random) -> list[Candidate]:
+    def order(self, groups: Sequence[Candidate], rng: random.Random) -> list[Candidate]:
         """Equals in a drawn order."""
-        drawn = super().order(groups, draw)
+        drawn = super().order(groups, rng)
         return sorted(drawn, key=lambda group: abs(sum(group.rewards) / len(group.rewards) - 0.5))

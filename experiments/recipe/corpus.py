@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from experiments.recipe.local_judge import verbatim_sources
+from experiments.recipe.local_verifier import verbatim_sources
 from node.environments.environment import finished
 from node.environments.games import FREE, WAYS, placed, won
 from node.tasks.sources.environments import Environments

@@ -37,7 +37,7 @@ from experiments.recipe.corpus import (
     TaskSet,
     training_questions,
 )
-from experiments.recipe.local_judge import LocalJudge
+from experiments.recipe.local_verifier import LocalVerifier
 from experiments.recipe.tokenizer import (
     GAME_PHRASES,
     PHRASES,
@@ -310,9 +310,9 @@ def _played(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, tasks: TaskSet, drawn: list[Task]
 ) -> torch.Tensor:
     """Return rewards [tasks, GROUP] of sampled trajectories."""
-    policy, judge = Policy(model, tokenizer, "measured"), LocalJudge(tasks.specs())
+    policy, verifier = Policy(model, tokenizer, "measured"), LocalVerifier(tasks.specs())
     limits = TurnLimits(turn_tokens=TURN_TOKENS, tokens=tasks.longest)
-    player = Player(policy, TransformersEngine(policy, seed=0), judge, limits)
+    player = Player(policy, TransformersEngine(policy, seed=0), verifier, limits)
     prompts = [policy.encode_prompt(task.prompt) for task in drawn]
     sampling = Sampling(max_new_tokens=tasks.longest)
     groups = player.play([task.ref for task in drawn], prompts, GROUP, sampling)

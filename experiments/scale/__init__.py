@@ -1,1 +1,1 @@
-"""Simulated swarms of up to ten thousand nodes, with stubs for judge and learner."""
+"""Simulated swarms of up to ten thousand nodes, with stubs for verifier and learner."""

@@ -71,8 +71,8 @@ def command(
 ) -> None:
     """Simulate swarms of several sizes, and report the cost per node and the exchange of groups.
 
-    Every member runs the code of a real one on a simulated clock. Judge and learner are stubs, and
-    the cost of DHT calls is modeled. All figures except CPU time are a function of the options.
+    Every member runs the code of a real one on a simulated clock. Verifier and learner are stubs,
+    and the cost of DHT calls is modeled. All figures except CPU time are a function of the options.
     """
     from experiments.scale.settings import Settings
     from node.monitor.history import ENDINGS

@@ -191,8 +191,8 @@ def conditions(settings: Settings) -> str:
         f"{settings.epochs} time slots of a minute, seed {settings.seed}. A member takes "
         f"{settings.turns} of a real one's {TURNS_PER_EPOCH} turns per time slot, pulls up to "
         f"{settings.pulls} frames of {settings.groups} short group(s), and has "
-        f"{settings.connections} connections. Judge and learner are stubs; the cost of DHT calls "
-        "is modeled. Bytes are those of a node's requests and their answers."
+        f"{settings.connections} connections. Verifier and learner are stubs; the cost of DHT "
+        "calls is modeled. Bytes are those of a node's requests and their answers."
     )
 
 

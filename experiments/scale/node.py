@@ -37,7 +37,7 @@ from swarm.reputation import (
     penalized,
     reputation_now,
 )
-from swarm.verification import Answer, Judge, Verdict, penalty_weight
+from swarm.verification import Answer, GroupVerifier, Scores, penalty_weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,14 +173,14 @@ def reward(text: str) -> float:
     return float(len(text) % 2 == 0)
 
 
-class StubJudge(Judge):
+class StubVerifier(GroupVerifier):
     """Reward texts of even length, without a verifier."""
 
-    def judge(
+    def verify(
         self, task: TaskRef, texts: Sequence[Answer], *, seconds: float | None = None
-    ) -> Verdict:
+    ) -> Scores:
         rewards = tuple(reward(text) for text in texts if isinstance(text, str))
-        return Verdict(f"{task.env} {task.seed}", rewards, seconds=0.0)
+        return Scores(f"{task.env} {task.seed}", rewards, seconds=0.0)
 
 
 class StubLearner:
@@ -221,7 +221,7 @@ UPLOAD_RATE = 8.0 * (1 << 20)
 
 
 class ScaleNode:
-    """A real member, journal, pool and admission with a stub judge and a stub learner.
+    """A real member, journal, pool and admission with a stub verifier and a stub learner.
 
     Attributes:
         transport: endpoint of the network, which counts the node's traffic.
@@ -304,7 +304,7 @@ def _admission(
     return Admission(
         shared.manifest,
         shared.swarm_id,
-        StubJudge(),
+        StubVerifier(),
         experience.accounts,
         experience.journal,
         clock,

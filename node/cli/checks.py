@@ -92,8 +92,7 @@ def conformance_command(
         str | None,
         typer.Option(
             metavar="KIND",
-            help="Transport of the test client: hivemind or libp2p. [default: one that is "
-            "installed]",
+            help="Transport of the test client: hivemind or libp2p. [default: an installed one]",
         ),
     ] = None,
     with_bytes: Annotated[

@@ -21,7 +21,7 @@ from node.monitor.record import RoundRecord, Terminal
 from node.storage.atomic_files import writing
 from protocol.manifest import EnvSpec
 from swarm.groups import TaskRef
-from swarm.verification import JudgeRefused
+from swarm.verification import VerifierError
 
 ROUNDS, REAL_MINUTES = 150, 25.0
 NODES, LARGE_NODES = 4, 2
@@ -71,7 +71,7 @@ def demo_command(
     device: Annotated[
         str | None,
         typer.Option(
-            help="Device of the real model: auto, cpu, cuda, cuda:1 or mps. [default: auto]",
+            help="Device of the real model: auto, cpu, cuda, cuda:1 or mps. [default: auto]"
         ),
     ] = None,
     json: JsonOption = False,
@@ -117,8 +117,7 @@ def plot_command(
         list[Path] | None,
         typer.Argument(
             metavar="[RUN]...",
-            help="Run folders, or folders that contain some, such as one in demo-run. [default: "
-            "the run folder of --config]",
+            help="Run folders, or folders that contain some. [default: that of --config]",
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="File to write: .png, .svg or .pdf.")] = None,
@@ -240,8 +239,7 @@ def play_command(
         str | None,
         typer.Option(
             metavar="MODEL",
-            help="Model that plays: a folder, a Hugging Face model id or a shipped model, such "
-            "as tiny-games. [default: you play]",
+            help="Folder, Hugging Face model id or shipped model that plays. [default: you play]",
         ),
     ] = None,
     file: Annotated[Path | None, typer.Option(help="Another file of the family.")] = None,
@@ -259,8 +257,7 @@ def play_command(
         remedy = f"Task set {task_set!r} has: {', '.join(specs)}; --task-set names another one."
         raise UsageError("FAMILY", family, remedy)
     _check(specs[family], level, file)
-    number = random.Random().getrandbits(63) if seed is None else seed
-    task = TaskRef(family, level, number)
+    task = TaskRef(family, level, random.Random().getrandbits(63) if seed is None else seed)
     # The player is the user, or a model that the user names.
     allowed = Allowed({family: file} if file else own_files(task_set), code_execution=[family])
     try:
@@ -271,7 +268,7 @@ def play_command(
                 _by_hand(verifier, task)
             else:
                 _by_model(verifier, task, model)
-    except (TaskSetError, JudgeRefused) as refused:
+    except (TaskSetError, VerifierError) as refused:
         remedy = "Correct that, or play another family."
         raise NodeError("the task cannot be played", str(refused), remedy) from refused
 
@@ -334,7 +331,7 @@ def _by_model(verifier: Any, task: Any, model: str) -> None:
         raise played.lost
     reward = played.reward
     if reward is None:
-        reward = verifier.judge(task, [played.text]).rewards[0]
+        reward = verifier.verify(task, [played.text]).rewards[0]
     say(f"reward {reward:.2f}")
 
 

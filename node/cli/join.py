@@ -254,8 +254,7 @@ def observe_command(
         typer.Option(
             "--config",
             "-c",
-            help="Config or folder for this command, to continue earlier counts. [default: a "
-            "temporary folder]",
+            help="Config or folder of earlier counts to continue. [default: a temporary folder]",
         ),
     ] = None,
     public: PublicOption = None,

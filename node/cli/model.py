@@ -73,8 +73,7 @@ def compare_command(
         str,
         typer.Argument(
             metavar="A",
-            help="A node (config or folder) or a model (folder, Hugging Face model id or shipped "
-            "model).",
+            help="Node (config or folder) or model (folder, Hugging Face id or shipped model).",
         ),
     ],
     second: Annotated[
@@ -101,17 +100,17 @@ def compare_command(
     """
     sides = {name: node_named(name) for name in (first, second)}
     named = config or next((side.path for side in sides.values() if side), None)
-    judged = open_node(named, overrides_of(assignments))
+    shared = open_node(named, overrides_of(assignments))
     with waiting(LOADING):
         from node.evaluation.comparison import Comparison, manifest_of
 
-    manifest = manifest_of(judged.folder)
+    manifest = manifest_of(shared.folder)
     counts = {"tasks": tasks, "samples": samples, "seed": SEED}
     results = []
     for name in (first, second):
         side = sides[name]
-        policy, _ = model_of(side, best=best) if side else model_of(judged, model=name)
-        results.append(evaluated(judged.config, manifest, policy, printable(name), **counts))
+        policy, _ = model_of(side, best=best) if side else model_of(shared, model=name)
+        results.append(evaluated(shared.config, manifest, policy, printable(name), **counts))
     comparison = Comparison.of(*results)
     if json:
         print_json(_plain(comparison, first, second, samples))
@@ -157,14 +156,19 @@ def _show(comparison: Any, first: str, second: str, show: int) -> None:
         table.add_row(name, str(part.tasks), *figures)
     terminal.print(table)
     whole, gain = comparison.all, comparison.all.gain
-    if whole.questions < whole.tasks:
-        asked = f"{counted(whole.tasks, 'task')} ask {counted(whole.questions, 'question')}"
-        terminal.print(f"{asked}; the intervals count each question once")
+    if repeated := _repeated(whole.tasks, whole.questions):
+        terminal.print(f"{repeated}; the intervals count each question once")
     better = f"{'B' if gain.mean > 0 else 'A'} is better on tasks like these"
     noise = "no significant difference; use more --tasks to detect smaller ones"
     terminal.print(better if gain.beyond_noise else noise)
     if comparison.disputed[:show]:
         terminal.print(differences(comparison.disputed, show))
+
+
+def _repeated(tasks: int, questions: int) -> str:
+    """Return how many tasks ask how few questions; empty if each asks another one."""
+    shown = f"{counted(tasks, 'task')} ask {counted(questions, 'question')}"
+    return shown if questions < tasks else ""
 
 
 def differences(disputed: Sequence[Any], show: int) -> Table:
@@ -233,18 +237,15 @@ def evaluate_command(
             say_on(f"{completion['text']}\n")
         say("")
     _print_scores(name, {**families, "all": total}, ks)
+    prompts = [prompt for prompt in evaluation.prompts if prompt is not None]
+    if repeated := _repeated(len(prompts), len({*prompts})):
+        say(f"{repeated}: --tasks beyond that repeats them; use more levels or questions")
 
 
-def _shown(evaluation: Any, count: int) -> list[dict[str, Any]]:
+def _shown(found: Any, count: int) -> list[dict[str, Any]]:
     from node.monitor.groups import transcript
 
-    rows = zip(
-        evaluation.tasks,
-        evaluation.prompts,
-        evaluation.trajectories,
-        evaluation.rewards,
-        strict=True,
-    )
+    rows = zip(found.tasks, found.prompts, found.trajectories, found.rewards, strict=True)
     return [
         {
             "env": task.env,

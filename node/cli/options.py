@@ -240,9 +240,8 @@ StepOption = Annotated[
     typer.Option(
         "--step",
         metavar="ROUND",
-        help="Round of the checkpoint, as in swarm-node checkpoints. The folder's name also "
-        "works, and a policy step that is not the round of another checkpoint. [default: "
-        "the newest]",
+        help="Round, folder name or (if it is not another checkpoint's round) policy step of the "
+        "checkpoint. [default: the newest]",
     ),
 ]
 BestOption = Annotated[

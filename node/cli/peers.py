@@ -275,7 +275,11 @@ def trust_command(
     node = open_node(config)
     trusted = _trusted(node)
     if not remove:
-        _check_not_blocked(peers or [], node.folder)
+        blocked = ListedPeers("blocked", node.folder).added()
+        for peer in map(_whole, peers or []):
+            if peer in blocked:
+                remedy = f"Unblock it first with: swarm-node block {peer} --remove."
+                raise UsageError("this peer is blocked", peer, remedy)
     _change(trusted, peers or [], remove=remove)
     named = {
         **dict.fromkeys(trusted.added(), "swarm-node trust"),
@@ -302,8 +306,7 @@ def block_command(
         bool,
         typer.Option(
             "--undo",
-            help="Also return to the newest checkpoint from before their first group in an update. "
-            "The node must be stopped.",
+            help="Also return to the newest checkpoint before their first group; stop the node.",
         ),
     ] = False,
     config: ConfigOption = None,
@@ -320,24 +323,22 @@ def block_command(
         remedy = "Name the peers whose effect to undo."
         raise UsageError("--undo", "without a peer to block", remedy)
     _change(blocked, peers or [], remove=remove)
+    named = blocked.added()
     if not json:
         # Before the rest, which may fail.
-        _say_blocked(blocked.added(), _trusted(node).all())
+        trusted = _trusted(node).all()
+        for peer in named:
+            say(f"blocks {peer}{', although it is trusted' if peer in trusted else ''}")
+        if not named:
+            say("no peer is blocked")
     undone = _undo(node, [_whole(peer) for peer in peers or ()]) if undo else None
     if json:
-        listed = [{"peer_id": peer} for peer in blocked.added()]
+        listed = [{"peer_id": peer} for peer in named]
         print_json(listed if undone is None else {"blocked": listed, "undone": undone})
     elif undone is not None:
         say(_undone(undone))
     elif peers:
         _say_when(node.folder)
-
-
-def _say_blocked(blocked: Sequence[str], trusted: Sequence[str]) -> None:
-    for peer in blocked:
-        say(f"blocks {peer}{', although it is trusted' if peer in trusted else ''}")
-    if not blocked:
-        say("no peer is blocked")
 
 
 def _undo(node: LoadedNode, peers: list[str]) -> dict[str, Any]:
@@ -375,14 +376,6 @@ def _whole(given: str) -> str:
         remedy = "Write the whole id, as in that node's start message and in swarm-node status."
         raise UsageError("not a peer id", given, remedy) from None
     return peer
-
-
-def _check_not_blocked(given: Sequence[str], folder: RunFolder) -> None:
-    blocked = ListedPeers("blocked", folder).added()
-    for peer in map(_whole, given):
-        if peer in blocked:
-            remedy = f"Unblock it first with: swarm-node block {peer} --remove."
-            raise UsageError("this peer is blocked", peer, remedy)
 
 
 def _change(listed: ListedPeers, given: list[str], *, remove: bool) -> None:

@@ -49,7 +49,7 @@ from protocol.identity import KeyFileError
 from swarm.common.util import version
 from swarm.journal import JournalError
 from swarm.transport.transport import TransportError
-from swarm.verification import JudgeRefused
+from swarm.verification import VerifierError
 
 BEGINNING = """\
 watch a swarm learn here:  swarm-node demo
@@ -60,7 +60,7 @@ TRANSPORTS = ("hivemind", "libp2p")  # packages over which nodes connect; one is
 
 
 EXPECTED = (
-    *(NodeError, TaskSetError, JudgeRefused, JournalError, KeyFileError, ProtocolError),
+    *(NodeError, TaskSetError, VerifierError, JournalError, KeyFileError, ProtocolError),
     TransportError,
 )
 """Errors whose text says what failed."""
@@ -83,8 +83,7 @@ def check_text(arguments: Sequence[str]) -> None:
     folder = ""
     with suppress(FileNotFoundError):  # if it was deleted, what needs it reports that
         folder = str(Path.cwd())
-    texts = [("folder", folder), *(("argument", text) for text in arguments)]
-    for what, text in texts:
+    for what, text in [("folder", folder), *(("argument", text) for text in arguments)]:
         if any("\ud800" <= character <= "\udfff" for character in text):
             remedy = "Rename it, or use a locale that supports its characters: LC_ALL=C.UTF-8."
             raise UsageError(f"{what} is not valid text in this locale", text, remedy)
@@ -98,8 +97,7 @@ def usage_error(error: typer.TyperException, program: str) -> UsageError:
     remedy = f"See the options with: {command} --help."
     parameter, cause = getattr(error, "param", None), error.__cause__
     if parameter is not None and isinstance(cause, ValueError):
-        option = f"{command} {max(parameter.opts, key=len)}"
-        return _wrong_value(option, cause, remedy)
+        return _wrong_value(f"{command} {max(parameter.opts, key=len)}", cause, remedy)
     what, _, hint = error.format_message().rstrip(".").partition(". ")
     if alike := getattr(error, "possibilities", None):
         what, hint = error.message, f"Did you mean {' or '.join(alike)}?"

@@ -41,15 +41,14 @@ def create_command(
     task_set: Annotated[
         str | None,
         typer.Option(
-            help="Task set: starter, starter-games, reasoning-gym, or your own TOML file; tiny, "
-            "games or working for the shipped models. [default: starter; tiny for a shipped "
-            "model]",
+            help="Task set: starter, starter-games, reasoning-gym or a TOML file; for the shipped "
+            "models tiny, games or working. [default: starter; tiny for a shipped model]"
         ),
     ] = None,
     epoch_seconds: Annotated[
         float,
         typer.Option(
-            help="Seconds between the announcements of a node; choose about the time of a round.",
+            help="Seconds between the announcements of a node; choose about the time of a round."
         ),
     ] = 60.0,
     admission: Annotated[
@@ -62,8 +61,7 @@ def create_command(
     answer_tokens: Annotated[
         int | None,
         typer.Option(
-            help="Maximum completion length, in tokens, for which groups fit into a message. "
-            "[default: the usual limits]",
+            help="Maximum completion tokens that fit into a message. [default: the usual limits]"
         ),
     ] = None,
     group_size: Annotated[
@@ -72,8 +70,7 @@ def create_command(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="New file, to copy as manifest.swarm into the folder of another node. [default: "
-            "the folder of this node]",
+            help="New file, for another node's manifest.swarm. [default: in this node's folder]"
         ),
     ] = None,
     config: ConfigOption = None,
@@ -106,8 +103,7 @@ def create_command(
             answers=answers,
         )
         with waiting("opening the task set and testing its environments"):
-            allowed = allowed_by(node.config.tasks, node.config.sandbox)
-            trial = creation.try_task_set(tasks, allowed)
+            trial = creation.try_task_set(tasks, allowed_by(node.config.tasks, node.config.sandbox))
     write_new(path, manifest)
     identifier = swarm_id(manifest).hex()
     if json:
@@ -130,11 +126,11 @@ def _errors_of_options(task_set: str) -> Iterator[None]:
     """Convert the errors of a new swarm to errors of the options of ``create``."""
     from node.errors import TaskSetError
     from protocol.errors import BadSchema
-    from swarm.verification import JudgeRefused
+    from swarm.verification import VerifierError
 
     try:
         yield
-    except JudgeRefused as refused:
+    except VerifierError as refused:
         remedy = "See what is missing with: swarm-node doctor."
         raise NodeError("the task set cannot be tested", str(refused), remedy) from refused
     except TaskSetError as error:
@@ -198,8 +194,7 @@ def plan_command(
     device_memory: Annotated[
         float | None,
         typer.Option(
-            help="GiB of GPU memory, to plan for a GPU that this machine does not have.",
-            min=1,
+            help="GiB of GPU memory, to plan for a GPU that this machine does not have.", min=1
         ),
     ] = None,
     json: JsonOption = False,
@@ -251,17 +246,12 @@ def init_command(
     systemd: Annotated[
         bool,
         typer.Option(
-            "--systemd",
-            help="Also write a systemd unit. In the folder of an existing node, write only the "
-            "unit.",
+            "--systemd", help="Also write a systemd unit; in an existing node's folder, only that."
         ),
     ] = False,
     model: Annotated[
         str | None,
-        typer.Option(
-            help="Model to train; init writes the settings that swarm-node plan suggests for "
-            "this machine.",
-        ),
+        typer.Option(help="Model to train, with the settings that swarm-node plan suggests here."),
     ] = None,
     task_tokens: TaskTokensOption = TASK_TOKENS,
     assignments: Annotated[
@@ -291,7 +281,7 @@ def init_command(
     if not made and (given := "--model" if model else "--set" if overrides else None):
         remedy = f"Remove {given}, or name a new folder."
         raise UsageError(given, f"{folder.config} already exists", remedy)
-    plan = None
+    plan, keys = None, overrides
     if model and not folder.config.exists():
         with waiting(LOADING):
             plan = planned(model, task_tokens, directory)
@@ -311,7 +301,9 @@ def init_command(
     if plan:
         from node.plan.plan import lines
 
-        say_lines(lines(plan))
+        say_lines(lines(plan, keys))
+        if overrides:
+            say("The figures are those of the plan without --set.")
     if made:
         say(f"wrote {config} and {folder.identity}")
     say(f"this node is {identity.peer_id}")

@@ -167,8 +167,7 @@ def write_config(
 
     Otherwise write :data:`COMMON` keys, those in ``keys``, and those without their default.
     """
-    only = None if full else {*COMMON, *keys}
-    write_atomic(path, commented(config, only).encode())
+    write_atomic(path, commented(config, None if full else {*COMMON, *keys}).encode())
 
 
 def changed(config: Config, keys: Mapping[str, Any]) -> Config:
@@ -317,7 +316,7 @@ def _check_kinds(config: Config) -> None:
             chosen, options = (chosen,), {chosen: options}
         for kind in chosen:
             registry.check(kind)
-            if options.get(kind) or kind not in registry.own:  # a package's plugin may be broken
+            if options.get(kind) or kind not in registry.builtin:  # plugins may be broken
                 registry.options(kind, options.get(kind, {}))
         if idle := sorted(options.keys() - set(chosen)):
             remedy = f"It is not in {registry.key}: add it there, or remove this table."
@@ -328,7 +327,7 @@ def _check_gpus(config: Config) -> None:
     for key in ("tensor_parallel_size", "data_parallel_size"):
         width = getattr(config.engine, key)
         if width > 1 and not ENGINES.load(config.engine.backend).several_gpus:
-            able = [name for name in ENGINES.own if ENGINES.load(name).several_gpus]
+            able = [name for name in ENGINES.builtin if ENGINES.load(name).several_gpus]
             remedy = (
                 f"Only engine.backend = {' or '.join(map(repr, able))} uses several GPUs: set "
                 "that, or set this to 1."

@@ -13,9 +13,8 @@ class PolicySection(Section):
 
     model: str = key(
         "tiny",
-        "Model to train: a folder, a Hugging Face model id, or the name of a shipped model: "
-        '"tiny", "tiny-wide", "tiny-working" or "tiny-games". A folder may be relative to this '
-        "file.",
+        "Model to train: a folder (may be relative to this file), a Hugging Face model id, or a "
+        'shipped model: "tiny", "tiny-wide", "tiny-working" or "tiny-games".',
         min_length=1,
     )
     dtype: Literal["float32", "bfloat16", "float16"] = key(
@@ -28,9 +27,8 @@ class PolicySection(Section):
     )
     lora_rank: int = key(
         0,
-        "Rank of the low-rank adapters (LoRA). Above 0, the node trains only adapters, which "
-        "needs far less memory (and the extra: swarm-node[lora]) and a higher learner.lr. 0: "
-        "train all weights.",
+        "Rank of the low-rank adapters (LoRA; needs the extra lora), which alone are trained, in "
+        "far less memory and with a higher learner.lr. 0: train all weights.",
         **within(0, 1024),
     )
     lora_alpha: int = key(
@@ -62,9 +60,8 @@ class LearnerSection(Section):
     advantage_options: Options = options_key("advantage")
     clip_low: float = key(
         0.2,
-        "Lower clip range: the ratio is clipped below 1 - clip_low. The ratio is 1 at the start "
-        "of each optimizer step, so the clip has an effect only if epochs is above 1 or "
-        'proximal_policy is "versions".',
+        "Lower clip range: the ratio is clipped below 1 - clip_low. It is 1 at the start of a "
+        'step, so this needs epochs above 1, or proximal_policy = "versions".',
         **within(0, 1),
     )
     clip_high: float = key(
@@ -73,7 +70,7 @@ class LearnerSection(Section):
     optimizer: Literal["adamw", "adamw8bit"] = key(
         "adamw",
         'Optimizer: "adamw" keeps two float32 values per trained weight, "adamw8bit" two bytes '
-        "(needs the extra: swarm-node[adamw8bit]).",
+        "(needs the extra adamw8bit).",
     )
     offload: bool = key(
         False,
@@ -82,10 +79,9 @@ class LearnerSection(Section):
     )
     lr: float = key(
         3e-4,
-        "Learning rate of AdamW. Choose it by the number of parameters: 3e-4 below 10 million, "
-        "3e-5 below 100 million, 2e-5 below 200 million, 1e-5 below 400 million, else 1e-6. "
-        "With lora_rank use ten times as much, at most 3e-4. swarm-node plan and init --model "
-        "follow this rule.",
+        "Learning rate of AdamW, by the number of parameters: 3e-4 below 10 million, 3e-5 below "
+        "100 million, 2e-5 below 200 million, 1e-5 below 400 million, else 1e-6; with lora_rank "
+        "ten times as much, at most 3e-4. swarm-node plan and init --model follow this rule.",
         gt=0,
         le=1,
     )
@@ -94,21 +90,19 @@ class LearnerSection(Section):
     epochs: int = key(1, "Passes over each update's groups.", ge=1, le=64)
     groups_per_step: int = key(
         3,
-        "Informative groups, local and peer, per optimizer step. More groups in an update make "
-        "more steps, not larger ones. 0: one step for all groups.",
+        "Informative groups, local and peer, per optimizer step. 0: one step for all groups.",
         **within(0, 4096, "groups"),
     )
     micro_batch_tokens: int = key(
         8192,
         "Maximum tokens in one forward pass, including padding and attention masks. If memory "
-        "runs out, the node halves it until the next start; the gradient stays the same. With "
-        "several ranks the node stops instead.",
+        "runs out, the node halves it until the next start, or stops if it has several ranks.",
         **within(1, unit="tokens"),
     )
     gradient_checkpointing: bool = key(
         False,
-        "Keep only each layer's input for the backward pass and compute the rest again. This "
-        "saves much memory and takes a third more time. The gradient stays the same.",
+        "Keep only each layer's input for the backward pass and compute the rest again: less "
+        "memory, a third more time, the same gradient.",
     )
     max_completion_tokens: int = key(
         4096,
@@ -125,16 +119,14 @@ class LearnerSection(Section):
     stale: Literal["mask_tokens", "mask_sequences", "clamp"] = key(
         "mask_tokens",
         'Treatment of local tokens that an older policy sampled (schedule.mode = "async"). They '
-        'are weighted by importance, up to "importance_cap". Above the cap, "mask_tokens" drops '
-        'the token, "mask_sequences" drops the completion by the geometric mean of its tokens, '
-        'and "clamp" drops nothing.',
+        'are weighted by importance. Above "importance_cap", "mask_tokens" drops the token, '
+        '"mask_sequences" the completion by the geometric mean of its tokens, "clamp" nothing.',
     )
     importance_cap: float = key(5.0, 'Maximum importance weight (see "stale").', gt=0)
     proximal_policy: Literal["start", "versions"] = key(
         "start",
-        'Policy to which stale local tokens are clipped: "start" is the policy at the start of '
-        'the step, "versions" is a mean of that policy and the one that sampled the tokens, '
-        "weighted by their age.",
+        'Policy to which stale local tokens are clipped: "start" is that at the start of the step, '
+        '"versions" its mean with the one that sampled the tokens, weighted by their age.',
     )
 
 
@@ -144,8 +136,7 @@ class MixtureSection(Section):
     local: int = key(2, "Local groups in an update.", unit="groups", ge=0, le=4096)
     external: int = key(
         6,
-        "Maximum peer groups in an update that replace local ones. If peers send fewer, local "
-        "groups take their place. 0: use no peer groups.",
+        "Local groups that peer groups replace in an update, if peers send as many. 0: no peers.",
         **within(0, 4096, "groups"),
     )
     select: str = kind_key(
@@ -165,27 +156,23 @@ class MixtureSection(Section):
         CORRECTIONS,
         "better",
         'Off-policy correction of peer groups. "none" treats them like local groups. "tis" '
-        "weights their tokens by importance, at most 1, if their author's log-probs fit this "
-        'tokenizer. "tapered" reduces the weight of worse completions, of tokens of better '
-        'completions, and of whole groups that this policy is unlikely to sample. "better" does '
-        "the same for better completions and skips the forward pass of worse ones.",
+        "weights tokens by importance, at most 1, if the author's log-probs fit this tokenizer. "
+        '"tapered" reduces the weight of worse completions, of tokens of better ones, and of '
+        'groups that this policy is unlikely to sample. "better" also skips worse completions.',
     )
     correction_options: Options = options_key("correction")
     filters: Filters = key(
         ("overlong", "repeating", "trailing", "copied"),
         'Correct completions of peers that the node does not learn from: "overlong" (much longer '
-        'than local ones on such tasks), "repeating" (loops), "trailing" (text after the answer), '
-        '"copied" (another author sent them earlier) and "unlikely" (tokens with a very low '
-        "probability under this policy, which may also come from a much stronger peer).",
+        'than local ones), "repeating" (loops), "trailing" (text after the answer), "copied" (sent '
+        'by another author earlier), "unlikely" (very improbable here; a much stronger peer?).',
     )
     peer_ratio: float = key(
         3.0,
-        "Maximum factor by which peers' correct completions raise a token's probability, "
-        "relative to the initial model and to what local correct completions gained, or up to "
-        "5%. For several tokens together it is twice that. Beyond it, only local completions "
-        "raise them. This keeps a style that peers choose rare. It costs a forward pass of "
-        "their completions and, without lora_rank, a copy of the model. Peers in trusted are "
-        "exempt. 0: no limit.",
+        "Maximum factor by which peers' correct completions raise a token's probability, relative "
+        "to the initial model and what local ones gained, or up to 5%; doubled for several tokens "
+        "together. It keeps a style that peers choose rare, for a forward pass and, without "
+        "lora_rank, a copy of the model. Peers in trusted are exempt. 0: no limit.",
         **within(0, 1000),
     )
     author_share: float = key(
@@ -203,14 +190,12 @@ class MixtureSection(Section):
     )
     trusted: Texts = key(
         (),
-        "Whole ids of peers that author_share and unproven_share do not limit; one such peer "
-        "may fill an update. swarm-node trust adds others while the node runs. Their groups are "
-        "verified and limited in size and time like all others.",
+        "Whole ids of peers that author_share and unproven_share do not limit; all other limits "
+        "apply. One may fill an update. swarm-node trust adds others to a running node.",
     )
     max_uses: int = key(
         1,
-        "Maximum updates that use one peer group. Above 1, used groups fill the places that unused "
-        "groups leave free.",
+        "Maximum updates that use one peer group. Above 1, used groups fill free places.",
         **within(1, 64, "updates"),
     )
     max_age: float = key(

@@ -18,25 +18,25 @@ from node.errors import ConfigError
 
 @dataclass(frozen=True)
 class Registry:
-    """Plugins for one config key, from ``own`` or entry points in ``group``.
+    """Plugins for one config key, from ``builtin`` or entry points in ``group``.
 
     One is imported when it is loaded, so commands can list names without torch.
     """
 
     key: str  # the config key that chooses a plugin; its settings are in ``key + "_options"``
     base: str  # the class that every plugin extends, as ``"module:name"``
-    own: Mapping[str, str]  # the project's own plugins by name, each as ``"module:name"``
+    builtin: Mapping[str, str]  # the project's own plugins by name, each as ``"module:name"``
     group: str  # the entry-point group in which packages add plugins
 
     def check(self, name: str) -> str:
         """Return ``name`` if it names exactly one plugin, or raise ConfigError."""
         installed = self._installed().get(name)
-        if name in self.own and installed:
+        if name in self.builtin and installed:
             value = installed.value
             remedy = f"{value} has a name that this project uses: rename it in its package."
             raise ConfigError(self.key, name, remedy)
-        if name not in self.own and not installed:
-            others = sorted({*self.own, *self._installed()})
+        if name not in self.builtin and not installed:
+            others = sorted({*self.builtin, *self._installed()})
             remedy = (
                 f"There is no such plugin: use {' or '.join(map(repr, others))}, or install a "
                 f"package that adds it to the entry points {self.group}."
@@ -46,8 +46,8 @@ class Registry:
 
     def load(self, name: str) -> Any:
         """Import and return a plugin's class; raise ConfigError if it is not a ``base``."""
-        if self.check(name) in self.own:
-            return resolve_name(self.own[name])
+        if self.check(name) in self.builtin:
+            return resolve_name(self.builtin[name])
         entry = self._installed()[name]
         try:
             found = entry.load()
@@ -93,10 +93,10 @@ def _entry_points(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
     return tuple(entry for entry in every if entry.group.startswith("swarm_node."))
 
 
-def _registry(key: str, group: str, base: str, own: Mapping[str, str]) -> Registry:
+def _registry(key: str, group: str, base: str, builtin: Mapping[str, str]) -> Registry:
     """Make a registry; its own plugins are classes in the module of ``base``."""
     module, _, _ = base.partition(":")
-    classes = {name: f"{module}:{kind}" for name, kind in own.items()}
+    classes = {name: f"{module}:{kind}" for name, kind in builtin.items()}
     return Registry(key, base, classes, f"swarm_node.{group}")
 
 
@@ -166,7 +166,7 @@ REGISTRIES = (LOSSES, ADVANTAGES, CORRECTIONS, SELECTIONS, CURRICULA, ENGINES, T
 
 
 def kind_key(registry: Registry, default: str | tuple[str, ...], about: str) -> Any:
-    return key(default, about, choices=tuple(registry.own))
+    return key(default, about, choices=tuple(registry.builtin))
 
 
 def options_key(chooser: str) -> Any:

@@ -46,15 +46,14 @@ class NetworkSection(Section):
     transport: str = kind_key(
         TRANSPORTS,
         "libp2p" if sys.platform == "win32" else "hivemind",
-        'Peer-to-peer stack. Both can connect to each other. "hivemind" starts a daemon process '
-        'and can relay for others. "libp2p" does neither (needs the extra: swarm-node[libp2p]); '
-        "it is the default on Windows.",
+        'Peer-to-peer stack: "hivemind" starts a daemon process and can relay for others; "libp2p" '
+        "(the default on Windows; needs the extra libp2p) does neither. Both can connect.",
     )
     transport_options: Options = options_key("transport")
     listen: Texts = key(
         ("/ip4/0.0.0.0/tcp/0",),
-        "Multiaddresses to listen on. Port 0 selects a free port; set a fixed port to open it "
-        "in a firewall.",
+        "Multiaddresses to listen on. Port 0 selects a free port, and again the same if it is "
+        "free; set a fixed port to open it in a firewall.",
         min_length=1,
     )
     announce_maddrs: Texts = key(
@@ -72,16 +71,14 @@ class NetworkSection(Section):
     )
     lan: bool = key(
         False,
-        "Announce this node on its local networks by multicast DNS, and dial the members of its "
-        "swarm that are announced there. The announcement has the peer id, the swarm and the "
-        "port, and anyone on these networks can read it. A node without a swarm joins the one "
-        "that it finds.",
+        "Announce this node on its local networks by multicast DNS, and dial announced members of "
+        "its swarm. Anyone on these networks can read the peer id, the swarm and the port. A node "
+        "without a swarm joins the one that it finds.",
     )
     swarm: str = key(
         "",
-        "Id of the swarm to join: 64 hex digits, or at least the first 8. The node refuses "
-        "peers of another swarm. Only the full id protects against a swarm made with the same "
-        "first digits. Empty: stay with the swarm of the first peer.",
+        "Id of the swarm to join: 64 hex digits, or at least the first 8. Only all protect against "
+        "an imitation. Peers of other swarms are refused. Empty: the swarm of the first peer.",
         pattern=r"^([0-9a-f]{8,64})?$",
     )
     start_timeout: float = key(
@@ -89,8 +86,7 @@ class NetworkSection(Section):
     )
     work_seconds: float = key(
         600.0,
-        "Maximum expected time of a swarm's proof of work, at each start. Above it, the node "
-        "does not join.",
+        "Maximum expected time of the proof of work at a start; above it, the node stays out.",
         **within(0, 1e9, "seconds"),
     )
     gossip_peers: int = key(
@@ -109,15 +105,10 @@ class ProfileSection(Section):
 
     name: str = key(
         "",
-        "Name that peers may show next to the peer id: up to 48 characters of any script. It "
-        "need not be unique, and it is not verified. With a name or a line, members also "
-        "receive the model's name (the last part of a folder) and the version of this program.",
+        "Name that peers may show next to the peer id, not verified: up to 48 characters. With a "
+        "name or a line, members also receive the model's name and the version of this program.",
     )
-    line: str = key(
-        "",
-        "One line about this node for the people who see it in their list of peers: up to "
-        "160 characters.",
-    )
+    line: str = key("", "One line about this node in lists of peers: up to 160 characters.")
 
 
 class EngineSection(Section):
@@ -127,8 +118,7 @@ class EngineSection(Section):
         ENGINES,
         "transformers",
         'Rollout engine: "transformers" samples with the policy itself, "vllm" runs vLLM in a '
-        "separate process (needs the extra: swarm-node[vllm]; on a machine without a GPU: make "
-        "vllm).",
+        "separate process (needs the extra vllm; without a GPU: make vllm).",
     )
     backend_options: Options = options_key("backend")
     temperature: float = key(1.0, "Sampling temperature in training.", ge=0.001, le=10)
@@ -137,8 +127,7 @@ class EngineSection(Section):
     )
     max_turns: int = key(
         8,
-        "Maximum turns of the policy in an environment; a longer trajectory is truncated. All "
-        "turns together have max_new_tokens.",
+        "Maximum turns in an environment, which share max_new_tokens; then it is truncated.",
         **within(1, 32, "turns"),
     )
     max_turn_tokens: int = key(
@@ -157,23 +146,20 @@ class EngineSection(Section):
     )
     gpu_memory_utilization: float = key(
         0.4,
-        "Fraction of each GPU's memory for vLLM's weights and KV cache; the learner needs the "
-        "rest if it is on the same GPU. Without a GPU the cache has at most 1 GiB, or "
-        "VLLM_CPU_KVCACHE_SPACE (an environment variable) in GiB.",
+        "Fraction of each GPU's memory for vLLM's weights and KV cache; a learner on the same GPU "
+        "needs the rest. Without a GPU: 1 GiB, or the environment's VLLM_CPU_KVCACHE_SPACE GiB.",
         gt=0,
         le=1,
     )
     sleep_mode: bool = key(
         False,
         "Pause generation during an update and free the engine's memory, for a GPU that both "
-        "share. vLLM sleeps and takes its memory again afterwards; without a GPU it keeps its "
-        "memory.",
+        "share. Without a GPU, vLLM keeps its memory.",
     )
     timeout: float = key(
         300.0,
-        "Maximum time without a message from a busy engine process; after that the node kills "
-        "and replaces it. A step, the prefill of the longest prompts and a weight update must "
-        "each take less. A start may always take half an hour.",
+        "Maximum time without a message from a busy engine process, which is then replaced. A "
+        "step, the longest prefill and an update must take less; a start may take half an hour.",
         **within(5, 86_400, "seconds"),
     )
 
@@ -182,9 +168,7 @@ class TasksSection(Section):
     """The tasks to train on, from the swarm's task set."""
 
     weights: dict[str, Annotated[float, Field(ge=0)]] = key(
-        {},
-        "Sampling weight of each task family, by name; families that are not named get "
-        "none. Empty: equal weights.",
+        {}, "Sampling weight of each task family, by name; others get none. Empty: equal weights."
     )
     levels: dict[str, list[Annotated[int, Field(ge=0)]]] = key(
         {},
@@ -194,21 +178,18 @@ class TasksSection(Section):
     curriculum: str = kind_key(
         CURRICULA,
         "auto",
-        'Choice of the next tasks: "uniform" samples families by weight and their levels '
-        'evenly. "thompson" prefers levels that this policy probably solves sometimes but not '
-        'always. "skill" also assumes that no level is easier than the levels below it. "auto" '
-        'is "skill" for a family with six levels or more, else "uniform".',
+        'Choice of tasks: "uniform" samples families by weight and levels evenly. "thompson" '
+        'prefers levels that this policy solves sometimes but not always. "skill" also assumes '
+        'that no level is easier than those below it. "auto": "skill" from six levels, else '
+        '"uniform".',
     )
     curriculum_options: Options = options_key("curriculum")
     files: dict[str, Annotated[str, Field(min_length=1)]] = key(
         {},
-        "Local files of the task set's jsonl families and environments, by name, relative to "
-        "this file.",
+        "Files of the task set's jsonl families and environments, by name, relative to this file.",
     )
     allow_code_execution: Texts = key(
-        (),
-        "Families, by name, whose verifier may evaluate the text of completions as code. No "
-        "other family needs this.",
+        (), "Families, by name, whose verifier may evaluate the text of completions as code."
     )
 
 
@@ -216,9 +197,7 @@ class SandboxSection(Section):
     """Access of your own tasks from the verifier sandbox."""
 
     read: dict[str, Texts] = key(
-        {},
-        "Files and folders that a task may read, by its name and relative to this file, in "
-        "addition to its imports.",
+        {}, "Files and folders, relative to this file, that a task may read, by its name."
     )
     network: Texts = key((), "Names of the tasks that may use the network.")
 
@@ -228,9 +207,8 @@ class ScheduleSection(Section):
 
     mode: Literal["auto", "sync", "async"] = key(
         "auto",
-        'Order of generation and updates: "sync" runs them in turn. "async" generates in a '
-        'separate process during the update. "auto" is "async" with engine.backend = "vllm" and '
-        '"sync" with "transformers".',
+        'Order of generation and updates: "sync" is in turn, "async" at the same time, in two '
+        'processes. "auto" is "async" with engine.backend = "vllm", else "sync".',
     )
     max_staleness: int = key(
         1,
@@ -241,8 +219,7 @@ class ScheduleSection(Section):
     oversample: float = key(
         0.0,
         'Extra groups to generate beyond those of an update, as a fraction of them ("async"). '
-        "Above 0, generation pauses during an update and then resumes its unfinished groups, "
-        "for a device that both share.",
+        "Above 0, generation pauses during an update, for a device that both share.",
         **within(0, 64),
     )
     rounds: int = key(
@@ -260,8 +237,7 @@ class ScheduleSection(Section):
     keep_checkpoints: int = key(2, "Newest checkpoints to keep.", unit="checkpoints", ge=1, le=1000)
     keep_best: int = key(
         1,
-        "Checkpoints with the best held-out reward to keep in addition. The node writes a "
-        "checkpoint whenever an evaluation finds the best policy so far.",
+        "Checkpoints of the best held-out rewards, written when measured, to keep in addition.",
         **within(0, 1000, "checkpoints"),
     )
 
@@ -271,17 +247,16 @@ class MonitorSection(Section):
 
     metrics_mib: int = key(
         64,
-        "Maximum size of metrics.jsonl. When the file is full, the node keeps every 2nd of the "
-        "older rounds, every 4th of still older ones, and so on. The file always covers the "
-        "whole run.",
+        "Maximum size of metrics.jsonl. A full file keeps every 2nd of the older rounds, every "
+        "4th of still older ones, and so on; it covers the whole run.",
         **within(1, 1 << 20, "MiB"),
     )
     live: bool = key(True, "Show a live panel if the output is a terminal.")
     dashboard: bool | str = key(
         True,
-        "Address of the dashboard and its JSON: true serves it on 127.0.0.1, port 8710 or the next "
-        'free one. "host:port" serves it only there; port 0 selects a free port. On an address '
-        "that other machines can reach, the page requires the token in the printed address.",
+        "Address of the dashboard and its JSON: true is 127.0.0.1, port 8710 or the next free one; "
+        'port 0 of "host:port" selects a free one. An address that other machines can reach '
+        "requires the token that the node prints.",
         values='true, false or "host:port"',
     )
     public: str = key(
@@ -292,16 +267,13 @@ class MonitorSection(Section):
         values='"" (nowhere) or "host:port"',
     )
     snapshot: str = key(
-        "",
-        "Folder to which both commands also write that page, relative to this file, as files "
-        "for any web host. Empty: none.",
+        "", "Folder (relative to this file) to which bootstrap and observe write that page."
     )
     loggers: Texts = kind_key(
         LOGGERS,
         (),
-        'Additional loggers: "tensorboard" writes event files of unlimited size into the run '
-        'folder, "trackio" writes to a Trackio project, "wandb" to Weights & Biases. Each needs '
-        "the extra of its name: swarm-node[tensorboard].",
+        'Additional loggers, each with the extra of its name: "tensorboard" (event files of '
+        'unlimited size in the run folder), "trackio", "wandb".',
     )
     loggers_options: dict[str, Options] = key({}, "Options of the loggers, a table for each name.")
     log_level: Literal["debug", "info", "warning", "error"] = key(

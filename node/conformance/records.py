@@ -112,8 +112,7 @@ async def _unpacked(peer: Peer) -> None:
 
 async def _whole_dictionary(peer: Peer) -> None:
     record, key, expiry = _announced(peer, longer=0.7)
-    found = {expiry: [1], expiry + 60.0: [0]}
-    for until, due in found.items():
+    for until, due in {expiry: [1], expiry + 60.0: [0]}.items():
         entries = [[peer.identity.author, _packed(record), until]]
         held = msgpack.packb([math.inf, until, entries])
         value = msgpack.packb(msgpack.ExtType(DICTIONARY_CODE, held))
@@ -128,10 +127,10 @@ async def _refuses(peer: Peer) -> None:
     epoch = epoch_of(time.time(), peer.manifest.epoch_seconds)
     ahead, ahead_key, ahead_end = _announced(peer, epoch=epoch + 2)
     past, past_key, past_end = _announced(peer, epoch=max(0, epoch - 4))
-    stranger = Identity.generate()
+    other = Identity.generate()
     flipped = record[:-1] + bytes([record[-1] ^ 1])
     wrong: dict[str, tuple[bytes, bytes, bytes, float]] = {
-        "under another author's name": (key, _packed(stranger.author), _packed(record), expiry),
+        "under another author's name": (key, _packed(other.author), _packed(record), expiry),
         "in another place": (bytes(20), _packed(author), _packed(record), expiry),
         "prolonged": (key, _packed(author), _packed(record), expiry + 60.0),
         "with a bit flipped": (key, _packed(author), _packed(flipped), expiry),

@@ -213,8 +213,7 @@ def out_of_bounds(scope: Scope, rate: Rate) -> ASGIApp | None:
 
         return refuse_late
     if scope["method"] not in ("GET", "HEAD"):
-        methods = {"allow": "GET, HEAD"}
-        return failure("this address is read-only: use GET or HEAD", 405, methods)
+        return failure("this address is read-only: use GET or HEAD", 405, {"allow": "GET, HEAD"})
     if len(scope["query_string"]) > MOST_QUERY or len(scope["raw_path"]) > MOST_PATH:
         return failure("that address is too long", 414)
     return None

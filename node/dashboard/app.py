@@ -89,8 +89,7 @@ class Asking:
         name, value = ASKED_BY
         site = headers.get("sec-fetch-site", "" if self.private else "same-origin")
         if site != "same-origin" or headers.get(name) != value:
-            message = "questions are accepted only from this node's own page"
-            raise CannotAskError(403, message)
+            raise CannotAskError(403, "questions are accepted only from this node's own page")
 
     async def begin(
         self, question: str | None, family: str | None, base: bool
@@ -322,8 +321,7 @@ def application(run: RunView, feed: Feed, asking: Asking) -> Starlette:
 
 def _window(request: Request) -> tuple[int, int]:
     query = request.query_params
-    since = number(query, "since", 0, 0, LARGEST)
-    return since, number(query, "points", POINTS, 2, MOST_POINTS)
+    return number(query, "since", 0, 0, LARGEST), number(query, "points", POINTS, 2, MOST_POINTS)
 
 
 def _wanted(request: Request) -> Wanted:

@@ -186,7 +186,7 @@ def authors(
     admitted = {name: account.admitted for name, account in by_key.items()}
     order = sorted(known, key=lambda name: (-known[name], -admitted.get(name, 0), name))
     order = order[:MAX_AUTHORS]
-    both = rounds.column("groups_own") + rounds.column("groups_external")
+    both = rounds.column("groups_local") + rounds.column("groups_external")
     all_groups = float(both @ rounds.weights()) if len(both) else 0.0
     gains = _gains(rounds, order)
     return [
@@ -209,7 +209,7 @@ def _gains(rounds: Rounds, names: Sequence[str]) -> dict[str, dict[str, float]]:
     asked = {name: useful.numbers[name] for name in names if name in useful.numbers}
     learned = Learned(
         heldout=rounds.column("reward_eval"),
-        own=rounds.column("groups_own") * rounds.column("informative_own") * weights,
+        own=rounds.column("groups_local") * rounds.column("informative_local") * weights,
         places=places,
         authors=which,
         values=useful.values * weights[places],
@@ -261,7 +261,7 @@ def progress(rounds: Rounds, schedule: ScheduleSection) -> dict[str, Any]:
     """
     heldout = rounds.column("reward_eval")
     level, text = _change(heldout[~np.isnan(heldout)], schedule)
-    recent = rounds.column("informative_own")[-RECENT:]
+    recent = rounds.column("informative_local")[-RECENT:]
     if len(recent) == RECENT and not np.isnan(recent).all():
         share = float(np.nanmean(recent))
         text += LOW.format(percent(share)) if share < LOW_INFORMATIVE else ""

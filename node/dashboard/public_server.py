@@ -157,8 +157,7 @@ def unchanging() -> dict[str, bytes]:
         for name, path in own.items()
         if path.is_file()
     }
-    shared = {f"static/shared/{name}": (DASHBOARD / name).read_bytes() for name in SHARED}
-    return found | shared
+    return found | {f"static/shared/{name}": (DASHBOARD / name).read_bytes() for name in SHARED}
 
 
 def data(documents: Mapping[str, Any]) -> dict[str, bytes]:

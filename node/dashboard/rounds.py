@@ -145,8 +145,7 @@ class Rounds:
         begin = int(np.searchsorted(self.column("round"), since, "right"))
         if self._count - begin <= points:
             return np.arange(begin, self._count + 1)
-        rows = np.linspace(begin, self._count - 1, points).astype(np.int64)
-        return np.append(rows, self._count)
+        return np.append(np.linspace(begin, self._count - 1, points).astype(np.int64), self._count)
 
     def weights(self) -> Floats:
         """Return how many rounds each represents: itself and those thinned before it."""
@@ -270,7 +269,7 @@ def updates(rounds: Rounds, since: int, points: int) -> dict[str, Any]:
         groups = np.nan_to_num(authors.column(name, numbers))
         others = others - groups
         series[name] = plain_values(thinned(groups, edges, last=False), DIGITS)
-    own = np.nan_to_num(rounds.column("groups_own"))
+    own = np.nan_to_num(rounds.column("groups_local"))
     return {
         "rounds": plain_values(thinned(numbers, edges, last=True), None) if len(shown) else [],
         "own": plain_values(thinned(own, edges, last=False), DIGITS),
@@ -290,6 +289,5 @@ def levels(rounds: Rounds, since: int, points: int) -> dict[str, Any]:
         env, _, level = name.rpartition("/")
         if known and level.isdecimal():
             at, rewards = zip(*known, strict=True)
-            family = {"env": env, "level": int(level), "rounds": at, "reward": rewards}
-            found.append(family)
+            found.append({"env": env, "level": int(level), "rounds": at, "reward": rewards})
     return {"families": found}

@@ -106,7 +106,7 @@ def alarms(rounds: Rounds, folder: RunFolder, widest: float) -> list[dict[str, A
         "Train-inference mismatch: mean difference between the engine's and the learner's "
         f"log-probs, in nats per token, at equal weights. Above {widest:g}, the number format "
         "does not explain it: try another engine.backend.",
-        _figure("engine_gap"),
+        _figure("logprob_mismatch"),
         lambda gap: WARN if gap > widest else OK,
     )
     return [alarm.to_dict(rounds, folder) for alarm in (gap, *ALARMS)]

@@ -42,7 +42,7 @@ class NodeSummary:
     reward_last: float | None
     eval_first: float | None
     eval_last: float | None
-    groups_own: int
+    groups_local: int
     groups_external: int
     groups_refused: dict[str, int]
     bytes_in: int
@@ -71,7 +71,7 @@ def summarise_node(
     name: str, peer_id: str, model: str, records: Sequence[RoundRecord]
 ) -> NodeSummary:
     """Summarize a node's records, at least one."""
-    rewards, evaluations = known(records, "reward_own"), known(records, "reward_eval")
+    rewards, evaluations = known(records, "reward_local"), known(records, "reward_eval")
     last = records[-1]
     return NodeSummary(
         name=name,
@@ -82,7 +82,7 @@ def summarise_node(
         reward_last=mean(rewards[-tenth(rewards) :]),
         eval_first=mean(evaluations[: tenth(evaluations)]),
         eval_last=mean(evaluations[-tenth(evaluations) :]),
-        groups_own=sum(r.groups_own for r in records),
+        groups_local=sum(r.groups_local for r in records),
         groups_external=sum(r.groups_external for r in records),
         groups_refused=dict(last.refused),
         bytes_in=last.bytes_in,
@@ -118,18 +118,14 @@ def table(summary: SwarmSummary) -> Table:
             node.model,
             _change(node.reward_first, node.reward_last),
             _change(node.eval_first, node.eval_last),
-            str(node.groups_own),
+            str(node.groups_local),
             str(node.groups_external),
             refused,
             f"{node.bytes_in / 1e3:.0f}/{node.bytes_out / 1e3:.0f}",
         )
     out.add_section()
-    out.add_row(
-        "mean",
-        "",
-        _change(summary.reward_first, summary.reward_last),
-        _change(summary.eval_first, summary.eval_last),
-    )
+    rewards = _change(summary.reward_first, summary.reward_last)
+    out.add_row("mean", "", rewards, _change(summary.eval_first, summary.eval_last))
     return out
 
 
@@ -207,7 +203,7 @@ class SwarmView:
         return " | ".join(
             [
                 f"rounds {done[0]} to {done[-1]}{of}",
-                f"reward {share(mean(known(recent, 'reward_own')))}",
+                f"reward {share(mean(known(recent, 'reward_local')))}",
                 f"peers' reward {share(mean(known(recent, 'reward_external')))} ({_taken(recent)})",
                 f"held-out {share(mean(known(evaluated, 'reward_eval')))}",
                 at_work,
@@ -216,15 +212,14 @@ class SwarmView:
 
     def _cells(self, rows: Sequence[RoundRecord]) -> list[str]:
         recent, evaluated = rows[-RECENT:], _last_evaluated(rows)
-        informative = mean(known(recent, "informative_own"))
         return [
             str(rows[-1].round),
-            share(mean(known(recent, "reward_own"))),
+            share(mean(known(recent, "reward_local"))),
             share(mean(known(recent, "reward_external"))),
             share(evaluated.reward_eval if evaluated else None),
-            percent(informative),
+            percent(mean(known(recent, "informative_local"))),
             _taken(recent),
-            sparkline(known(rows, "reward_own"), POINTS, bars_for(self._console)),
+            sparkline(known(rows, "reward_local"), POINTS, bars_for(self._console)),
         ]
 
 
@@ -234,8 +229,7 @@ def _last_evaluated(rows: Sequence[RoundRecord]) -> RoundRecord | None:
 
 def _taken(recent: Sequence[RoundRecord]) -> str:
     taken = fmean(record.groups_external for record in recent)
-    wanted = fmean(record.external_wanted for record in recent)
-    return f"{taken:.1f} of {wanted:.0f}"
+    return f"{taken:.1f} of {fmean(record.external_wanted for record in recent):.0f}"
 
 
 WINDOW = 9
@@ -245,7 +239,7 @@ def draw(records: Records, path: Path) -> None:
     """Draw own reward (smoothed) and held-out reward of every node, by round, as PNG."""
     figure = new_figure(10, 4.2)
     left, right = figure.subplots(1, 2, sharey=True)
-    _panel(left, records, "reward_own", f"own rollouts (mean of {WINDOW} rounds)", WINDOW)
+    _panel(left, records, "reward_local", f"own rollouts (mean of {WINDOW} rounds)", WINDOW)
     _panel(right, records, "reward_eval", "held-out questions", 1)
     left.set_ylabel("reward")
     right.legend(frameon=False, fontsize="small")

@@ -53,16 +53,12 @@ class Ranks:
     """
 
     def __init__(self, launch: Launch) -> None:
-        self.rank, self.world, self.leads = launch.rank, launch.world, launch.rank == 0
+        self.rank, self.world, self.is_main = launch.rank, launch.world, launch.rank == 0
         self._local_rank = launch.local_rank
         self._failed = False
         self._store, _, _ = next(rendezvous("env://", launch.rank, launch.world))
-        dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
-            store=self._store,
-            rank=launch.rank,
-            world_size=launch.world,
-        )
+        kinds = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        dist.init_process_group(kinds, store=self._store, rank=launch.rank, world_size=launch.world)
         forget()
         self._orders = dist.new_group(backend="gloo", timeout=PATIENCE)
 
@@ -74,7 +70,7 @@ class Ranks:
             # A normal exit would wait for pending operations, and other ranks wait for this one.
             exit_immediately(getattr(error, "exit_code", 1))
             return
-        if self.leads:
+        if self.is_main:
             try:
                 self._share(None)
             except RuntimeError as gone:
@@ -105,7 +101,7 @@ class Ranks:
         if self._failed:
             raise self._lost(order.name, "an earlier order failed")
         with self._bound(order.name):
-            if self.leads:
+            if self.is_main:
                 self._share(order)
             yield
 
@@ -128,13 +124,13 @@ class Ranks:
     def spread(self, whole: Tensor, mesh: DeviceMesh) -> DTensor:
         """Shard rank 0's tensor by rows; others pass one of its shape and dtype."""
         device = mesh.device_type
-        full = whole.to(device) if self.leads else torch.empty_like(whole, device=device)
+        full = whole.to(device) if self.is_main else torch.empty_like(whole, device=device)
         return distribute_tensor(full, mesh, [Shard(0)])
 
     def collect(self, tensor: DTensor) -> Tensor | None:
         """Return the whole tensor on rank 0, on its device; None on the others."""
         whole = tensor.full_tensor()
-        return whole if self.leads else None
+        return whole if self.is_main else None
 
     @contextmanager
     def _bound(self, what: str) -> Iterator[None]:

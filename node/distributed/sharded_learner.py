@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn import Module
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_map_only
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -117,7 +117,7 @@ class RankShare(UpdateShare):
         return self._ranks.sum(value)
 
     def gather(self, value: T) -> list[T]:
-        return self._ranks.gather(tree_map(_in_main_memory, value))
+        return self._ranks.gather(tree_map_only(Tensor, Tensor.cpu, value))
 
     def tally(self, tally: UpdateSums) -> UpdateSums:
         total = UpdateSums()
@@ -168,13 +168,14 @@ class ShardedLearner(Learner):
     def state_dict(self) -> dict[str, Any]:
         """Return the state of one rank in rank 0's main memory; elsewhere no tensors."""
         with self._ranks.carrying_out(Order("state_dict")):
-            return dict(tree_map(self._collected, super().state_dict()))
+            return dict(tree_map_only(DTensor, self._collected, super().state_dict()))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state of one or several ranks; all ranks take rank 0's weights."""
-        with self._ranks.carrying_out(Order("load_state_dict", (tree_map(_without_data, state),))):
+        outline = tree_map_only(Tensor, lambda each: each.to("meta") if each.dim() else each, state)
+        with self._ranks.carrying_out(Order("load_state_dict", (outline,))):
             self._spread()
-            super().load_state_dict(tree_map(self._spread_out, state))
+            super().load_state_dict(tree_map_only(Tensor, self._spread_out, state))
             if self._whole:
                 self._whole.version = self._replica.version
 
@@ -211,15 +212,12 @@ class ShardedLearner(Learner):
         whole = list(tensors(self._whole.model)) if self._whole else [None] * len(mine)
         return zip(mine, whole, strict=True)
 
-    def _collected(self, value: Any) -> Any:
-        if not isinstance(value, DTensor):
-            return value
+    def _collected(self, value: DTensor) -> Tensor | None:
         whole = self._ranks.collect(value)
         return None if whole is None else whole.cpu()
 
-    def _spread_out(self, value: Any) -> Any:
-        large = isinstance(value, Tensor) and value.dim() > 0
-        return self._ranks.spread(value, self._mesh) if large else value
+    def _spread_out(self, value: Tensor) -> Tensor:
+        return self._ranks.spread(value, self._mesh) if value.dim() else value
 
 
 def open_learner(
@@ -250,11 +248,3 @@ def dealt(rows: Sequence[Row], ranks: int) -> list[list[Row]]:
         tokens[rank] += row.length
         hands[rank].append(row)
     return hands
-
-
-def _in_main_memory(value: Any) -> Any:
-    return value.cpu() if isinstance(value, Tensor) else value
-
-
-def _without_data(value: Any) -> Any:
-    return value.to("meta") if isinstance(value, Tensor) and value.dim() > 0 else value

@@ -165,7 +165,7 @@ def check_model_memory(config: Config) -> Check:
 def check_mismatch(config: Config, folder: RunFolder) -> Check:
     """Compare engine and learner by the latest round's figure."""
     try:
-        gap = float(folder.read_status()["record"]["engine_gap"])
+        gap = float(folder.read_status()["record"]["logprob_mismatch"])
     except (NodeError, KeyError, TypeError):
         return ok("mismatch", "engine and learner are compared in the first rounds")
     widest = config.widest_mismatch
@@ -301,12 +301,9 @@ def _finding(reach: Reach) -> Check:
 
 
 async def _ask(transport: Transport, peer: str, ports: tuple[int, ...]) -> DialledBack:
+    request, limit = encode_dial_back_request(ports), MAX_DIAL_BACK_RESPONSE_BYTES
     answer = await transport.request(
-        peer,
-        DIAL_BACK_STREAM,
-        encode_dial_back_request(ports),
-        limit=MAX_DIAL_BACK_RESPONSE_BYTES,
-        deadline=ANSWER_SECONDS,
+        peer, DIAL_BACK_STREAM, request, limit=limit, deadline=ANSWER_SECONDS
     )
     return decode_dial_back_response(answer, ports)
 

@@ -86,8 +86,10 @@ def _check_tasks(manifest: Manifest, allowed: Allowed) -> list[Check]:
             except TaskSetError as error:
                 remedy = f"tasks.files.{spec.name} must name the same file as other members have."
                 checks.append(fail("tasks", str(error), remedy))
-    brief = summary(manifest.catalogue, allowed)
-    checks = checks or [Check("tasks", "ok", opened, brief=brief)]
+    if len(closed) == len(manifest.catalogue):
+        remedy = "To train, a node needs one: a file, a package, or tasks.allow_code_execution."
+        checks.append(warn("tasks", opened, remedy))
+    checks = checks or [Check("tasks", "ok", opened, brief=summary(manifest.catalogue, allowed))]
     for found, _, why in (line.partition(": ") for line in closed):
         checks.append(warn("tasks", found, f"{why[0].upper()}{why[1:]}."))
     return checks

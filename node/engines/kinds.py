@@ -136,12 +136,12 @@ class Vllm(EngineKind):
         if found and found[0].startswith(f"{VERSION}."):
             return
         remedy = (
-            f"vLLM {found[0]} is installed, but {VERSION} is required: install swarm-node[vllm] "
-            "again, on a machine without a GPU run make vllm, or set engine.backend = "
-            "'transformers'."
+            f"vLLM {found[0]} is installed, but {VERSION} is required: in the clone, run pip "
+            "install '.[vllm]' again, on a machine without a GPU make vllm, or set engine.backend "
+            "= 'transformers'."
             if found
-            else "vLLM is not installed here: install swarm-node[vllm], on a machine without a GPU "
-            "run make vllm and use .venv-vllm, or set engine.backend = 'transformers'."
+            else "vLLM is not installed here: in the clone, run pip install '.[vllm]', or without "
+            "a GPU make vllm and use .venv-vllm, or set engine.backend = 'transformers'."
         )
         raise ConfigError("engine.backend", "vllm", remedy)
 

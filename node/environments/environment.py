@@ -267,9 +267,7 @@ class Episode:
 def bounded(observation: str) -> str:
     """Return an observation that can be sent: no lone surrogates, not too long."""
     text = observation.encode(errors="replace").decode()
-    if len(text) <= MOST_OBSERVATION:
-        return text
-    return text[: MOST_OBSERVATION - len(CUT)] + CUT
+    return text if len(text) <= MOST_OBSERVATION else text[: MOST_OBSERVATION - len(CUT)] + CUT
 
 
 def _checked(result: Any) -> tuple[str, bool]:

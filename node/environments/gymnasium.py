@@ -102,9 +102,9 @@ class SpokenEpisode:
         chosen = self._actions.read(action)
         if chosen is None:
             return self._actions.asked, False
-        observation, reward, ended, cut, _ = self._environment.step(chosen)
+        observation, reward, ended, truncated, _ = self._environment.step(chosen)
         self._sum += float(reward)
-        self._over = bool(ended or cut)
+        self._over = bool(ended or truncated)
         return self._shown(observation), self._over
 
     def reward(self) -> float:
@@ -147,8 +147,7 @@ class GymnasiumTask(SpokenEpisode):
         ``Discrete`` space's actions in order, by default by number. ``options`` go to the
         environment.
         """
-        made = _registered(id, **(options or {}))
-        return self.begin(id, made, seed, low, high, actions)
+        return self.begin(id, _registered(id, **(options or {})), seed, low, high, actions)
 
 
 def as_environment(found: type[Any]) -> type[Environment]:
@@ -171,8 +170,7 @@ def as_environment(found: type[Any]) -> type[Environment]:
             actions: list[str] | None = None,
             options: dict[str, Any] | None = None,
         ) -> str:
-            made = found(**(options or {}))
-            return self.begin(found.__name__, made, seed, low, high, actions)
+            return self.begin(found.__name__, found(**(options or {})), seed, low, high, actions)
 
     return adapted(found, Own)
 

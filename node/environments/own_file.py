@@ -44,8 +44,7 @@ def load_file(path: Path, name: str) -> type[Environment]:
         for each in vars(module).values()
         if isinstance(each, type) and each.__module__ == module_name and _is_one(each)
     ]
-    named = [each for each in defined if _plain(each.__name__) == _plain(name)]
-    found = named or defined
+    found = [each for each in defined if _plain(each.__name__) == _plain(name)] or defined
     if len(found) != 1:
         raise ImportError(_not_one(path, name, found))
     try:
@@ -99,7 +98,7 @@ class Library:
 
     @property
     def remedy(self) -> str:
-        return f"pip install 'swarm-node[{self.package}]'"
+        return f"pip install '.[{self.package}]' in the clone"
 
     def is_here(self) -> bool:
         """Return whether it is installed, without running its code."""
@@ -125,11 +124,11 @@ class NotReplayed(Exception):  # noqa: N818 - a finding
     """The environment answers differently than recorded; the message says where."""
 
 
-async def replayed(episode: Episode, turns: Sequence[str], *, cut: bool) -> float:
+async def replayed(episode: Episode, turns: Sequence[str], *, truncated: bool) -> float:
     """Return a trajectory's reward if a replay gives the same observations.
 
-    ``turns`` alternate between the policy, first and last, and observations. If ``cut``, they may
-    stop early. Raises ``NotReplayed`` on a difference and ``EpisodeError`` if the environment
+    ``turns`` alternate between the policy, first and last, and observations. If ``truncated``, they
+    may stop early. Raises ``NotReplayed`` on a difference and ``EpisodeError`` if the environment
     fails.
     """
     await episode.begin()
@@ -140,7 +139,7 @@ async def replayed(episode: Episode, turns: Sequence[str], *, cut: bool) -> floa
         recorded = turns[2 * number - 1 : 2 * number]
         if recorded and not episode.over and observation != recorded[0]:
             raise NotReplayed(f"turn {number} is answered {differing(observation, recorded[0])}")
-    if not episode.over and not cut:
+    if not episode.over and not truncated:
         raise NotReplayed(f"it does not end with turn {len(turns[::2])}")
     return await episode.reward()
 
@@ -172,9 +171,7 @@ def guess(shown: Sequence[str], rng: random.Random) -> str:
         return rng.choice(calls)
     kinds = [found for found in (BRACKETED.findall(text), words) if found]
     turn = rng.choice(rng.choice(kinds)) if kinds else "0"
-    if rng.random() < REDRAWN:
-        return DIGIT.sub(lambda _: str(rng.randrange(10)), turn)
-    return turn
+    return DIGIT.sub(lambda _: str(rng.randrange(10)), turn) if rng.random() < REDRAWN else turn
 
 
 def _call(tool: str, signature: str, words: Sequence[str], rng: random.Random) -> str:

@@ -178,8 +178,7 @@ def as_environment(found: type[Any]) -> type[Environment]:
     methods = (found.reset, found.get_reward, *tools.values())
     waits = any(inspect.iscoroutinefunction(method) for method in methods)
     base = _Waiting if waits else _Ready
-    reset = _reset_like(base.reset, found)
-    return adapted(found, base, made_of=found, tools=tools, reset=reset)
+    return adapted(found, base, made_of=found, tools=tools, reset=_reset_like(base.reset, found))
 
 
 class _Waiting:

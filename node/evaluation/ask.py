@@ -120,8 +120,7 @@ def _answer(
         if piece:
             yield {"event": "text", "text": piece}
     reward, why = opinion(verifier, question.task, text)
-    empty = silence(text, question)
-    yield {"event": "opinion", "reward": reward, "unscored": why, "empty": empty}
+    yield {"event": "opinion", "reward": reward, "unscored": why, "empty": silence(text, question)}
 
 
 def _stage(what: str) -> Event:

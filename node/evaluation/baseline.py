@@ -105,8 +105,7 @@ class Baseline:
     @property
     def best(self) -> float:
         """The temperature at which most groups of the same tasks are informative."""
-        tried = {each.temperature for each in self.compared}
-        totals = {t: self._total(t) for t in tried}
+        totals = {t: self._total(t) for t in {each.temperature for each in self.compared}}
         useful = {t: total.informative / total.tasks for t, total in totals.items()}
         other = max(useful, key=lambda t: useful[t])
         own = useful.get(self.temperature)  # None if all of its tasks failed

@@ -18,10 +18,11 @@ from node.trajectories.trajectory import TurnLimits
 from swarm.common.counters import Counters
 from swarm.common.util import counted
 from swarm.groups import TaskRef
-from swarm.verification import JudgeRefused
+from swarm.verification import VerifierError
 
 SECONDS = 120.0
-COMPARED = 1  # tasks of each easiest level at both temperatures
+COMPARED = 1  # tasks of each easiest level at both temperatures; more if that are few
+FEW = 6  # tasks compared, below which more follow in the share of the time for them
 TASKS = 2  # further tasks of a level, at the better temperature
 COMPLETIONS = 4  # per task
 COOLER, WARMER = 0.6, 1.0
@@ -60,16 +61,20 @@ class BaselineEvaluation:
         self._results: dict[tuple[EnvLevel, float], LevelResult] = {}
         self._pace = 0.0  # seconds per token in the latest batch
         self._cap = self.config.engine.max_new_tokens
-        self._failed: JudgeRefused | NodeError | None = None
+        self._failed: VerifierError | NodeError | None = None
         self._late: float | None = None
 
     def run(self, seconds: float, progress: Progress = lambda done, what: None) -> Baseline:
-        """Evaluate for ``seconds``, then finish the batch. Raises NodeError or JudgeRefused."""
+        """Evaluate for ``seconds``, then finish the batch. Raises NodeError or VerifierError."""
         limit = TimeLimit(seconds, self.clock, progress)
         easiest = [(env, levels[0]) for env, levels in self._levels.items()]
         limit.left("generation speed")
         self._limit_cap(easiest, limit)
         in_time = self._evaluate(easiest, self._temperatures, range(COMPARED), limit)
+        done, kept = COMPARED, (1.0 - COMPARED_SHARE) * limit.seconds
+        while in_time and done * len(easiest) < FEW and limit.left(_named(easiest)) > kept:
+            in_time = self._evaluate(easiest, self._temperatures, range(done, done + 1), limit)
+            done += 1
         if self._failed and not self._results:
             raise self._failed
         both = set.intersection(*(self._sampled_at(each) for each in self._temperatures))
@@ -84,7 +89,7 @@ class BaselineEvaluation:
             for each in found.at(best)
             if not each.unfit and not 0.0 < each.success < MASTERED
         ]
-        self._evaluate(unclear, (best,), range(COMPARED, COMPARED + TASKS), limit)
+        self._evaluate(unclear, (best,), range(done, done + TASKS), limit)
         while harder := self._next_levels(best):
             if not self._evaluate(harder, (best,), range(TASKS), limit):
                 break
@@ -169,7 +174,7 @@ class BaselineEvaluation:
         """Evaluate levels; omit those whose tasks cannot be built, answered or scored."""
         try:
             return self._sample_all(levels, temperature, numbers, cap)
-        except (JudgeRefused, NodeError) as error:
+        except (VerifierError, NodeError) as error:
             self._failed = error
             if len(levels) == 1:
                 return []

@@ -29,7 +29,7 @@ from protocol.manifest import QUESTION, EnvSpec, Manifest
 from swarm.common.counters import Counters
 from swarm.common.util import t95
 from swarm.groups import Split, TaskRef
-from swarm.verification import JudgeRefused
+from swarm.verification import VerifierError
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,7 @@ class ScoreEstimate:
     @classmethod
     def of(cls, values: Sequence[float]) -> ScoreEstimate:
         n = len(values)
-        error = stdev(values) / math.sqrt(n) if n > 1 else None
-        return cls(fmean(values), error, tuple(values))
+        return cls(fmean(values), stdev(values) / math.sqrt(n) if n > 1 else None, tuple(values))
 
     @property
     def margin(self) -> float | None:
@@ -150,8 +149,7 @@ class Score:
 
     @classmethod
     def of(cls, evaluation: Evaluation, ks: Iterable[int]) -> Score:
-        pass_at = {k: evaluation.pass_at(k) for k in ks}
-        return cls(len(evaluation.tasks), evaluation.mean, pass_at)
+        return cls(len(evaluation.tasks), evaluation.mean, {k: evaluation.pass_at(k) for k in ks})
 
 
 def of_families(levels: EnvLevels, families: Sequence[str] | None) -> EnvLevels:
@@ -260,7 +258,7 @@ def drawn(scorer: Scorer, levels: EnvLevels, rng: Random) -> Question:
         task = TaskRef(env, level, rng.getrandbits(63), Split.HELDOUT)
         try:
             (prompt,) = scorer.prompts([task])
-        except JudgeRefused as error:
+        except VerifierError as error:
             refused = error
         else:
             return Question(prompt, task)
@@ -271,7 +269,7 @@ def drawn(scorer: Scorer, levels: EnvLevels, rng: Random) -> Question:
 def recognised(
     scorer: Scorer, specs: Sequence[EnvSpec], levels: EnvLevels, text: str, rng: Random, most: int
 ) -> Question:
-    """Find ``text`` among at most ``most`` sampled tasks; raises ``JudgeRefused``.
+    """Find ``text`` among at most ``most`` sampled tasks; raises ``VerifierError``.
 
     Only families with few distinct questions are recognized reliably. Another text is asked as it
     stands, without the words that a task's prompt has around its question.
@@ -306,7 +304,7 @@ def question_of(
     """Return the typed question, or a sampled held-out one of ``family``, if any.
 
     Raises ``UsageError`` for an unknown family or an empty text, ``NodeError`` if there is no
-    held-out question, ``JudgeRefused`` if a typed one is compared with tasks that cannot be built.
+    held-out question, ``VerifierError`` if a typed one is compared with tasks that cannot be built.
     """
     levels = of_families(levels, None if family is None else [family])
     if text is None:
@@ -344,6 +342,6 @@ def opinion(verifier: Verifier, task: TaskRef | None, text: str) -> tuple[float 
     if task is None:
         return None, "it was not found among the swarm's tasks"
     try:
-        return verifier.judge(task, [text]).rewards[0], None
-    except JudgeRefused as refused:
+        return verifier.verify(task, [text]).rewards[0], None
+    except VerifierError as refused:
         return None, str(refused)

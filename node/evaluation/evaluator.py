@@ -14,11 +14,11 @@ from node.engines.engine import Prompts, RolloutEngine, Sampling
 from node.errors import NodeError
 from node.policy.policy import Policy
 from node.tasks.scorer import Scorer, buildable, nothing_built
-from node.trajectories.player import Player, judged
+from node.trajectories.player import Player, verified
 from node.trajectories.trajectory import Trajectory, TurnLimits
 from swarm.common.counters import Counters
 from swarm.groups import TaskRef
-from swarm.verification import JudgeRefused
+from swarm.verification import VerifierError
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +44,7 @@ class Evaluation:
     @property
     def means(self) -> tuple[float | None, ...]:
         """Mean reward of each task; None for one that could not be built or scored."""
-        prompts = self.prompts or ("",) * len(self.rewards)
-        rows = zip(self.rewards, prompts, strict=True)
+        rows = zip(self.rewards, self.prompts or ("",) * len(self.rewards), strict=True)
         return tuple(None if text is None else sum(row) / len(row) for row, text in rows)
 
     @property
@@ -120,7 +119,7 @@ class Evaluator:
         """Score ``completions`` samples of every task under the current policy.
 
         A task that does not fit, or cannot be built or scored, counts as unsolved. Raises
-        ``NodeError`` if no prompt fits, ``JudgeRefused`` if no task can be built or scored.
+        ``NodeError`` if no prompt fits, ``VerifierError`` if no task can be built or scored.
         """
         prompts = buildable(
             self.verifier, self._tasks, lambda number, why: self._unbuilt(self._tasks[number], why)
@@ -153,11 +152,11 @@ class Evaluator:
     def _scored(
         self, tasks: Sequence[TaskRef], trajectories: Sequence[Sequence[Trajectory]]
     ) -> list[tuple[float, ...] | None]:
-        """Return each task's rewards, None if unscored; raise ``JudgeRefused`` if all are."""
+        """Return each task's rewards, None if unscored; raise ``VerifierError`` if all are."""
         pairs = list(zip(tasks, trajectories, strict=True))
         rows: list[tuple[float, ...] | None] = []
-        for (task, group), found in zip(pairs, judged(self.verifier, pairs), strict=True):
-            if not isinstance(found, JudgeRefused):
+        for (task, group), found in zip(pairs, verified(self.verifier, pairs), strict=True):
+            if not isinstance(found, VerifierError):
                 rows.append(found.rewards)
             elif lost := sum(each.lost is not None for each in group):
                 self.counters.add("heldout_lost", lost)
@@ -171,7 +170,7 @@ class Evaluator:
             raise refused
         return rows
 
-    def _unbuilt(self, task: TaskRef, refused: JudgeRefused) -> None:
+    def _unbuilt(self, task: TaskRef, refused: VerifierError) -> None:
         self.counters.add("heldout_unbuilt", reason=refused.reason)
         log.warning("a held-out task of %s counts as unsolved: %s", task.env, refused)
 

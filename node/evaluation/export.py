@@ -5,6 +5,7 @@ Metadata as in https://huggingface.co/docs/hub/model-cards.
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -28,8 +29,9 @@ from node.learner.supervised import WarmStarted
 from node.monitor.history import read_history
 from node.monitor.record import RoundRecord, share
 from node.network.pinned_manifest import checked_manifest
+from node.policy.model_files import ADAPTER
 from node.policy.model_source import SHIPPED
-from node.storage.atomic_files import filling, write_atomic
+from node.storage.atomic_files import filling, let_others_read, write_atomic
 from node.storage.checkpoints import Checkpoints, Loaded
 from node.storage.run_folder import RunFolder
 from protocol.manifest import EnvSpec, Manifest, swarm_id
@@ -60,7 +62,7 @@ class Training:
         gaps = [r.round - before for before, r in zip(rounds_before, kept, strict=False)]
         weighed = list(zip(gaps, kept, strict=True))
         external = sum(gap * record.groups_external for gap, record in weighed)
-        groups = external + sum(gap * record.groups_own for gap, record in weighed)
+        groups = external + sum(gap * record.groups_local for gap, record in weighed)
         return cls(
             rounds=rounds,
             policy_steps=policy_steps,
@@ -102,7 +104,7 @@ def model_card(
         _summary(training, started),
         _table(base, training, origin, started),
         _tasks(config.tasks, origin, base),
-        _use(adapter, warmed),
+        _use(adapter, warmed, public or "BASE", config.policy.dtype),
         "## License\n",
         f"That of the base model: {_code(licence)}.\n"
         if licence
@@ -204,7 +206,8 @@ def _selected(section: TasksSection, catalogue: Sequence[EnvSpec]) -> Iterator[s
             yield f"{_code(env.name)}{few}"
 
 
-def _use(adapter: bool, warmed: bool) -> str:
+def _use(adapter: bool, warmed: bool, base: str, dtype: str) -> str:
+    load = "" if dtype == "auto" else f', dtype="{dtype}"'
     if warmed:
         return (
             "## Use\n\nThe adapter belongs to the warm-started model, not to its base: share the "
@@ -212,12 +215,14 @@ def _use(adapter: bool, warmed: bool) -> str:
         )
     if adapter:
         return (
-            "## Use\n\n```python\nfrom peft import AutoPeftModelForCausalLM\n\n"
-            'model = AutoPeftModelForCausalLM.from_pretrained(".")\n```\n'
+            "## Use\n\n```python\nfrom peft import PeftModel\n"
+            "from transformers import AutoModelForCausalLM\n\n"
+            f"base = AutoModelForCausalLM.from_pretrained({base!r}{load})\n"
+            'model = PeftModel.from_pretrained(base, ".")\n```\n'
         )
     return (
         "## Use\n\n```python\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
-        'model = AutoModelForCausalLM.from_pretrained(".")\n'
+        f'model = AutoModelForCausalLM.from_pretrained("."{load})\n'
         'tokenizer = AutoTokenizer.from_pretrained(".")\n```\n\n'
         "`vllm serve .` serves it. Ollama and llama.cpp need GGUF: convert this folder with\n"
         "llama.cpp's `convert_hf_to_gguf.py`, if it supports the architecture.\n"
@@ -245,6 +250,11 @@ def write_card(
             origin = ModelOrigin(signed, checked_manifest(signed, str(folder.manifest)), heldout)
         card = model_card(config, training, origin, adapter=adapter)
         write_atomic(out / constants.REPOCARD_NAME, card.encode())
+        if adapter:  # peft writes the folder that the base was loaded from
+            settings, model = json.loads((out / ADAPTER).read_bytes()), config.policy.model
+            settings["base_model_name_or_path"] = Path(model).name if _is_folder(model) else model
+            write_atomic(out / ADAPTER, json.dumps(settings, indent=2).encode())
+        let_others_read(out)
 
 
 def check_pushable(repo: str) -> None:

@@ -40,7 +40,7 @@ class TrainingCompletion:
             raise ValueError(f"{fields} differ in length: {sorted(lengths)}")
 
     @classmethod
-    def own(cls, tokens: Tokens) -> TrainingCompletion:
+    def local(cls, tokens: Tokens) -> TrainingCompletion:
         """Create a completion that this node's policy sampled."""
         return cls(tokens.ids, (True,) * len(tokens.ids), tokens.logprobs, tokens.versions)
 
@@ -59,7 +59,7 @@ class TrainingCompletion:
 
 @dataclass(frozen=True, slots=True)
 class TrainingGroup:
-    """A task's prompt, completions and rewards; ``own`` if this node sampled them.
+    """A task's prompt, completions and rewards; ``local`` if this node sampled them.
 
     ``trusted`` marks a peer's group whose author the user trusts.
     """
@@ -67,7 +67,7 @@ class TrainingGroup:
     prompt_ids: tuple[int, ...]
     completions: tuple[TrainingCompletion, ...]
     rewards: tuple[float, ...]
-    own: bool
+    local: bool
     trusted: bool = False
 
     def __post_init__(self) -> None:
@@ -91,7 +91,7 @@ class Row:
     prompt_ids: tuple[int, ...]
     completions: tuple[TrainingCompletion, ...]
     advantages: tuple[float, ...]
-    own: bool
+    local: bool
     share: float = 1.0  # of a token or completion, see :meth:`node.learner.losses.Loss.share`
     group: int = 0  # number of its group in the update
     first: int = 0  # number of its first completion among all of the update
@@ -144,7 +144,7 @@ class MicroBatch:
     versions: Tensor  # ``[C, T]``, of this node's policy; -1 for tokens of another node's
     reference: Tensor  # ``[C, T]``, log-probs of the reference model; infinity where unknown
     known: Tensor  # ``[C, 1]``, completions with known mu
-    own: Tensor  # ``[C, 1]``, completions this node sampled for this group
+    local: Tensor  # ``[C, 1]``, completions this node sampled for this group
     hidden: Tensor  # ``[C, 1]``, completions whose reward depends on what is not observed
     advantages: Tensor  # ``[C]``
     shares: Tensor  # ``[C]``
@@ -219,7 +219,7 @@ def micro_batch(rows: Sequence[Row], pad_id: int, device: torch.device) -> Micro
     ascending, order = inverse.sort(stable=True)
     advantages = [a for row in rows for a in row.advantages]
     shares = [row.share for row in rows for _ in row.completions]
-    own = [[row.own] for row in rows for _ in row.completions]
+    local = [[row.local] for row in rows for _ in row.completions]
     numbers = tuple(row.first + i for row in rows for i in range(len(row.completions)))
     ids = _padded([_read(row) for row in rows], length, pad_id, np.int64)
     positions, segments = zip(*map(_placed, rows), strict=True) if shared else ((), ())
@@ -241,7 +241,7 @@ def micro_batch(rows: Sequence[Row], pad_id: int, device: torch.device) -> Micro
             device
         ),
         known=torch.tensor([[c.behaviour is not None] for c in done], device=device),
-        own=torch.tensor(own, device=device),
+        local=torch.tensor(local, device=device),
         hidden=torch.tensor([[c.hidden] for c in done], device=device),
         advantages=torch.tensor(advantages, dtype=torch.float32, device=device),
         shares=torch.tensor(shares, dtype=torch.float32, device=device),

@@ -39,15 +39,15 @@ FAR_ABOVE_IN_BATCH = {False: 300.0, True: 10.0}  # The same in a micro-batch, al
 AGREEMENT = {False: 1e-3, True: 5e-2}  # Relative error of a norm measured in a micro-batch.
 
 
-def bound(own: float, external: Sequence[float], groups: float) -> float:
+def bound(local: float, external: Sequence[float], groups: float) -> float:
     """Return the norm to scale peers' groups down to; infinity if none is larger.
 
-    It is the largest ``t`` with ``t <= 2 / groups * (own + sum_i min(external_i, t))``. ``own`` is
-    the sum of the local groups' norms.
+    It is the largest ``t`` with ``t <= 2 / groups * (local + sum_i min(external_i, t))``. ``local``
+    is the sum of the local groups' norms.
     """
     share = MOST_SHARES / groups
     ordered = sorted(external, reverse=True)
-    scaled, left = 0, own + math.fsum(ordered)
+    scaled, left = 0, local + math.fsum(ordered)
     while True:
         # With the `scaled` largest at t, t = share * (left + scaled * t).
         unshared = 1.0 - share * scaled
@@ -56,7 +56,7 @@ def bound(own: float, external: Sequence[float], groups: float) -> float:
         rest = ordered[scaled:]
         if not rest or rest[0] <= level * (1 + ROUNDING):
             return level if scaled else math.inf
-        scaled, left = scaled + 1, own + math.fsum(rest[1:])
+        scaled, left = scaled + 1, local + math.fsum(rest[1:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +82,13 @@ class GroupScales:
         self._postponed: set[int] = set()  # groups that are not added yet
         self._not_finite = 0
 
-    def record(self, number: int, norm: float, *, own: bool, weight: float = 1.0) -> float:
+    def record(self, number: int, norm: float, *, local: bool, weight: float = 1.0) -> float:
         """Record the norm of a group's weighted gradient; return the factor to add it with now.
 
         Local groups come first. A peer's gradient far above the others is computed again after
         scaling: a difference of large numbers would leave rounding errors.
         """
-        if own:
+        if local:
             self._own.append(norm)
             return 1.0
         if not math.isfinite(norm):
@@ -112,10 +112,10 @@ class GroupScales:
         others = [*self._own, *self._external.values(), *norms]
         total, count = math.fsum(others), len(others) - 1
         for row, norm in zip(rows, norms, strict=True):
-            if not (row.own or norm * count <= far * (total - norm)):
+            if not (row.local or norm * count <= far * (total - norm)):
                 return False
         for row, norm, weight in zip(rows, norms, weights, strict=True):
-            if row.own:
+            if row.local:
                 self._own.append(norm)
             else:
                 self._weights[row.group], self._external[row.group] = weight, norm
@@ -197,7 +197,7 @@ class BoundedGradient:
 
         ``frozen`` holds by completion what the first pass over these rows fixes for later ones.
         """
-        if all(row.own for row in rows):
+        if all(row.local for row in rows):
             return self.learner.add(rows, frozen, tally), Influence()
         added = None
         parameters = [*self.model.parameters()]
@@ -226,7 +226,7 @@ class BoundedGradient:
         found, weights = GroupScales(groups), self.weights(rows, sums)
         for row, norm in zip(rows, values, strict=True):
             weight = weights.get(row.group, 1.0)
-            found.record(row.group, norm * weight, own=row.own, weight=weight)
+            found.record(row.group, norm * weight, local=row.local, weight=weight)
         scales = found.scales()
         if min(scales.values()) < 1.0:
             apart.weigh([scales.get(row.group, 1.0) for row in rows])
@@ -239,7 +239,7 @@ class BoundedGradient:
     ) -> tuple[Tensor, Influence] | None:
         """Read one micro-batch after the other; return None if norms turn out to be wrong."""
         done = _Accumulation(self, frozen, GroupScales(groups))
-        waiting = sorted(rows, key=lambda row: (not row.own, row.length))
+        waiting = sorted(rows, key=lambda row: (not row.local, row.length))
         while waiting:
             count = self.learner.rows_in_batch(waiting) if self.measurable else 1
             if count == 1:
@@ -309,8 +309,8 @@ class _Accumulation:
         self.tally.add(sums)
         weight = self._of.weights([row], sums).get(row.group, 1.0)
         norm = weight * self._sum.norm()
-        factor = self.scales.record(row.group, norm, own=row.own, weight=weight)
-        if row.own or math.isfinite(norm):
+        factor = self.scales.record(row.group, norm, local=row.local, weight=weight)
+        if row.local or math.isfinite(norm):
             self._loss = self._loss + loss
         if factor:
             self._sum.keep(factor)

@@ -43,8 +43,8 @@ from node.learner.steps import (
     Newest,
     StepFigures,
     Trained,
-    by_own_group,
-    engine_gap,
+    by_local_group,
+    logprob_mismatch,
     newest_rows,
     rows_of,
     steps_of,
@@ -158,7 +158,7 @@ class Learner:
         check_versions(groups, self._policy.version)
         rows = self.rows(groups)
         if not rows:
-            useless = (0.0,) * sum(not group.own for group in groups)
+            useless = (0.0,) * sum(not group.local for group in groups)
             return UpdateStats(lr=self.optimizer.lr, useful=useless)
         try:
             return self._steps(groups, rows, newest)
@@ -174,8 +174,7 @@ class Learner:
         useful = sum(informative(group.rewards) for group in groups)
         steps = steps_of(rows, useful, self._config.groups_per_step)
         self._span = Span(self._policy.version, self._config.epochs * len(steps))
-        bound = PeerBound.of(self._peer_ratio, self._gain)
-        self._weighting = replace(self._weighting, bound=bound)
+        self._weighting = replace(self._weighting, bound=PeerBound.of(self._peer_ratio, self._gain))
         first: list[StepFigures] = []
         for number, step in enumerate(self._config.epochs * steps):
             total, influence = self.gradient.add(step.rows, frozen, tally, step.groups)
@@ -197,8 +196,8 @@ class Learner:
         return replace(
             with_figures(tally.stats(gap), first),
             groups_informative=useful,
-            useful=tuple(used.get(n, 0.0) for n, g in enumerate(groups) if not g.own),
-            entropies=by_own_group(tally.entropies(), groups, rows),
+            useful=tuple(used.get(n, 0.0) for n, g in enumerate(groups) if not g.local),
+            entropies=by_local_group(tally.entropies(), groups, rows),
             lr=lr,
             skipped=made == 0,
             refused=refused,
@@ -225,7 +224,7 @@ class Learner:
             return None
         groups = self._share.gather(newest())[0]
         beside = newest_rows(groups, policy, self._config.max_completion_tokens)
-        return engine_gap(policy, beside, self._scores, self._budget.tokens)
+        return logprob_mismatch(policy, beside, self._scores, self._budget.tokens)
 
     def rows(self, groups: Sequence[TrainingGroup]) -> list[Row]:
         """Return an update's rows: one per group that has anything to learn from."""

@@ -99,11 +99,10 @@ class NoCache(Cache):
 
 def takes_no_cache(model: PreTrainedModel) -> bool:
     """Return whether a cache that keeps nothing changes no output: plain or windowed attention."""
-    attention = model.config.get_text_config()._attn_implementation
     return (
         model._supports_attention_backend
         and not model._is_stateful
-        and attention in ("sdpa", "eager")
+        and model.config.get_text_config()._attn_implementation in ("sdpa", "eager")
     )
 
 

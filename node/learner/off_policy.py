@@ -169,7 +169,7 @@ class Correction(Plugin, ABC):
         """Return whether to train on a peer's completion of that advantage; default: all."""
         return True
 
-    def own(self, prox: Tensor, mask: Tensor, batch: MicroBatch) -> Tensor:
+    def local(self, prox: Tensor, mask: Tensor, batch: MicroBatch) -> Tensor:
         """Return weights of local tokens with known behavior log-probs; default: one."""
         return torch.ones_like(prox)
 
@@ -202,10 +202,9 @@ class TruncatedWeights(Correction):
     options: Options
 
     def external(self, prox: Tensor, entropies: Tensor, mask: Tensor, batch: MicroBatch) -> Tensor:
-        cap = min(self.options.cap, 1.0)
-        return tis_weights(prox, batch.behaviour, mask & batch.known, cap)
+        return tis_weights(prox, batch.behaviour, mask & batch.known, min(self.options.cap, 1.0))
 
-    def own(self, prox: Tensor, mask: Tensor, batch: MicroBatch) -> Tensor:
+    def local(self, prox: Tensor, mask: Tensor, batch: MicroBatch) -> Tensor:
         return tis_weights(prox, batch.behaviour, mask, self.options.cap)
 
 
@@ -240,7 +239,7 @@ def usefulness(rows: Sequence[Row], sums: Mapping[int, tuple[float, float]]) -> 
     """
     useful = {}
     for row in rows:
-        if row.own:
+        if row.local:
             continue
         numbers = range(row.first, row.first + len(row.completions))
         found = [sums[number] for number in numbers if number in sums]
@@ -319,11 +318,11 @@ class Weighting:
         if not self.decoupled or self.config.proximal_policy == "start":
             return cur
         approximation = interpolated_prox(cur, batch.behaviour, batch.versions, span)
-        return torch.where(batch.own & batch.known & (batch.versions >= 0), approximation, cur)
+        return torch.where(batch.local & batch.known & (batch.versions >= 0), approximation, cur)
 
     def unlikely(self, prox: Tensor, batch: MicroBatch) -> Tensor:
         """Find peers' completions that are too unlikely to be imitated, bool ``[C]``."""
-        imitated = ~batch.own[:, 0] & (batch.advantages > 0)
+        imitated = ~batch.local[:, 0] & (batch.advantages > 0)
         if not self.floor:
             return torch.zeros_like(imitated)
         return imitated & unlikely(prox, batch.mask)
@@ -336,13 +335,12 @@ class Weighting:
         ``entropies`` is from the policy when the update begins. Tokens that have ``reached`` their
         bound have none.
         """
-        known = batch.own & batch.known & batch.mask
+        known = batch.local & batch.known & batch.mask
         if self.decoupled:
             stale, cap = self.config.stale, self.config.importance_cap
-            own = decoupled_weights(prox, batch.behaviour, known, stale, cap)
+            local = decoupled_weights(prox, batch.behaviour, known, stale, cap)
         else:
-            own = self.correction.own(prox, known, batch)
-        external = self.correction.external(prox, entropies, batch.mask & ~batch.own, batch)
-        weights = torch.where(batch.own, own, external)
-        dropped = self.unlikely(prox, batch)[:, None] | reached
-        return weights.masked_fill(dropped, 0.0)
+            local = self.correction.local(prox, known, batch)
+        external = self.correction.external(prox, entropies, batch.mask & ~batch.local, batch)
+        weights = torch.where(batch.local, local, external)
+        return weights.masked_fill(self.unlikely(prox, batch)[:, None] | reached, 0.0)

@@ -29,8 +29,8 @@ def eight_bit_adam(masters: Sequence[Tensor], config: LearnerSection) -> torch.o
         raise ConfigError(
             "learner.optimizer",
             config.optimizer,
-            f"bitsandbytes cannot be loaded ({error}): install swarm-node[adamw8bit], or set "
-            "learner.optimizer = 'adamw'.",
+            f"bitsandbytes cannot be loaded ({error}): run pip install '.[adamw8bit]' in the "
+            "clone, or set learner.optimizer = 'adamw'.",
         ) from error
 
     class Slabwise(library.AdamW8bit):  # type: ignore[misc]
@@ -90,15 +90,13 @@ class Optimizer:
             if self._copied
             else list(self._weights)
         )
-        half = any(p.dtype == torch.float16 for p in parameters)
-        self.scale = HALF_LOSS_SCALE if half else 1.0
+        self.scale = HALF_LOSS_SCALE if any(p.dtype == torch.float16 for p in parameters) else 1.0
         self.adam = _adam(self.masters, config)
         self.steps = 0
 
     @property
     def lr(self) -> float:
-        warmup = max(1, self._config.warmup_steps)
-        return self._config.lr * min(1.0, (self.steps + 1) / warmup)
+        return self._config.lr * min(1.0, (self.steps + 1) / max(1, self._config.warmup_steps))
 
     def backward(self, loss: Tensor) -> None:
         """Add the loss's gradient to the next step's, moving one weight's at a time."""

@@ -131,13 +131,13 @@ def _covered(begins: Tensor, chosen: Tensor) -> Tensor:
 
 def imitated(batch: MicroBatch) -> Tensor:
     """Find the tokens of peers' better answers that have a reference, bool ``[C, T]``."""
-    better = ~batch.own & (batch.advantages > 0)[:, None]
+    better = ~batch.local & (batch.advantages > 0)[:, None]
     return batch.mask & better & batch.reference.isfinite()
 
 
 def gained(prox: Tensor, batch: MicroBatch) -> Tensor:
     """Return the sum of log-ratios over local better answers' tokens, and their number, ``[2]``."""
-    better = batch.mask & batch.own & (batch.advantages > 0)[:, None]
+    better = batch.mask & batch.local & (batch.advantages > 0)[:, None]
     known = better & batch.reference.isfinite()
     gain = torch.where(known, prox - batch.reference, 0.0)
     return torch.stack([gain.sum(), known.sum()])

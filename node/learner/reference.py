@@ -51,7 +51,7 @@ class Reference:
         """
         rows = [*_rows(groups)]
         found = dict[int, Tensor]()
-        peers = any(not group.own for group in groups)
+        peers = any(not group.local for group in groups)
         while peers and not self._compute([row for row, _ in rows], found):
             found.clear()
         lines: dict[tuple[int, int], Tensor] = {
@@ -92,7 +92,7 @@ def _rows(groups: Sequence[TrainingGroup]) -> Iterator[tuple[Row, Sequence[int]]
         if places:
             done = tuple(group.completions[place] for place in places)
             gains = (1.0,) * len(done)
-            yield Row(group.prompt_ids, done, gains, group.own, group=number, first=first), places
+            yield Row(group.prompt_ids, done, gains, group.local, group=number, first=first), places
             first += len(done)
 
 

@@ -43,7 +43,7 @@ def rows_of(
         places = [
             place
             for place, (completion, gain) in enumerate(zip(done, gains, strict=True))
-            if any(completion.trained) and (group.own or reads(gain))
+            if any(completion.trained) and (group.local or reads(gain))
         ]
         if not places:
             continue
@@ -52,7 +52,7 @@ def rows_of(
             group.prompt_ids,
             tuple(done[place] for place in places),
             tuple(gains[place] for place in places),
-            group.own,
+            group.local,
             loss.share(counts, len(groups)),
             number,
             first,
@@ -62,21 +62,21 @@ def rows_of(
     return rows
 
 
-def by_own_group(
+def by_local_group(
     values: Mapping[int, tuple[float, ...]], groups: Sequence[TrainingGroup], rows: Sequence[Row]
 ) -> tuple[tuple[tuple[float, ...], ...], ...]:
     """Arrange values by local group and completion; empty where there are none."""
     first = {
         row.group: row.first
         for row in rows
-        if row.own and len(row.completions) == len(groups[row.group].completions)
+        if row.local and len(row.completions) == len(groups[row.group].completions)
     }
     return tuple(
         tuple(values.get(first[number] + place, ()) for place in range(len(group.completions)))
         if number in first
         else ((),) * len(group.completions)
         for number, group in enumerate(groups)
-        if group.own
+        if group.local
     )
 
 
@@ -156,7 +156,7 @@ MOST_COMPLETIONS = 4  # A mismatch affects all tokens, so few are enough.
 
 def tells(row: Row, version: int) -> bool:
     """Return whether the row shows the train-inference mismatch of ``version``."""
-    return row.own and any(
+    return row.local and any(
         c.behaviour is not None and (c.versions is None or version in c.versions)
         for c in row.completions
     )
@@ -173,12 +173,12 @@ def newest_rows(groups: Sequence[TrainingGroup], trained: Trained, longest: int)
         for completion in reversed(group.completions):
             read = completion.first(cap)
             if read.behaviour is not None and trained.version in (read.versions or ()):
-                rows.append(Row(group.prompt_ids, (read,), (0.0,), group.own))
+                rows.append(Row(group.prompt_ids, (read,), (0.0,), group.local))
     return rows[:MOST_COMPLETIONS]
 
 
 @torch.no_grad()
-def engine_gap(
+def logprob_mismatch(
     trained: Trained, rows: Sequence[Row], scores: TokenScores, token_budget: int
 ) -> float | None:
     """Return the mean ``|cur - mu|`` over tokens of the current version, nats, or None.

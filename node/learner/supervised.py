@@ -81,8 +81,7 @@ class SupervisedLearner:
         """Return ids and labels, ``[T]``, int64."""
         asked = self._policy.encode_prompt(prompt)
         answer = self._policy.encode_completion(written, stopped=True)
-        labels = [IGNORED] * len(asked) + answer
-        return torch.tensor(asked + answer), torch.tensor(labels)
+        return torch.tensor(asked + answer), torch.tensor([IGNORED] * len(asked) + answer)
 
     def _loss(self, rows: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
         """Return the summed negative log-prob of the labels, a scalar."""

@@ -39,7 +39,7 @@ class UpdateStats:
     ratio_high: float | None = None
     masked_fraction: float | None = None  # of terms with weight zero, all epochs
     staleness: tuple[int, ...] = ()  # local tokens by policy steps since sampling, from 0 up
-    engine_gap: float | None = None  # train-inference mismatch, mean ``|cur - mu|`` on local tokens
+    logprob_mismatch: float | None = None  # mean ``|cur - mu|`` on local tokens, nats
     tokens_trained: int = 0
     groups_informative: int = 0
     largest_share: float | None = None  # see :mod:`node.learner.gradient_bound`
@@ -82,19 +82,19 @@ class UpdateSums:
     def add_behaviour(self, cur: Tensor, entropy: Tensor, batch: MicroBatch, version: int) -> None:
         """Add a micro-batch's log-probs and entropies ``[C, T]`` before a step."""
         # Local tokens only: claims of unknown peers would dominate the figures.
-        known = own = batch.mask & batch.known & batch.own
-        age = torch.where(own & (batch.versions >= 0), version - batch.versions, UNKNOWN)
-        own = own & ((age == 0) | (batch.versions < 0))
+        known = current = batch.mask & batch.known & batch.local
+        age = torch.where(current & (batch.versions >= 0), version - batch.versions, UNKNOWN)
+        current = current & ((age == 0) | (batch.versions < 0))
         gap = torch.where(known, bounded(cur - batch.behaviour), 0.0)
-        local = batch.mask & batch.own
+        local = batch.mask & batch.local
         numbers = batch.numbered[:, None].expand_as(entropy)
         # All of them, because to select some waits for the device.
         self._entropies.append(torch.stack([numbers, entropy, local], -1).flatten(0, 1))
         self._ratios.append(gap.exp().where(known, UNKNOWN).flatten())
         self._ages.append(age.flatten())
         spread = torch.where(batch.mask, entropy, 0.0).sum()
-        difference = torch.where(own, gap.abs(), 0.0).sum()
-        self._sums.append(torch.stack([batch.mask.sum(), spread, own.sum(), difference]))
+        difference = torch.where(current, gap.abs(), 0.0).sum()
+        self._sums.append(torch.stack([batch.mask.sum(), spread, current.sum(), difference]))
 
     def add_bounded(self, loss: Loss, terms: Terms) -> None:
         """Add the clipped and masked terms of a micro-batch's loss, in any epoch."""
@@ -119,7 +119,7 @@ class UpdateSums:
 
     def add_plausible(self, plausibility: Tensor, batch: MicroBatch) -> None:
         """Add the plausibility ``[C, T]`` of a micro-batch's tokens to be imitated."""
-        better = batch.mask & ~batch.own & (batch.advantages > 0)[:, None]
+        better = batch.mask & ~batch.local & (batch.advantages > 0)[:, None]
         totals = torch.where(better, plausibility, 0.0).sum(-1)
         self._plausible.append(torch.stack([batch.numbered, totals, better.sum(-1)], -1))
 
@@ -138,7 +138,7 @@ class UpdateSums:
 
     def stats(self, gap_beside: float | None = None) -> UpdateStats:
         """Compute the figures; ``gap_beside`` is the mismatch if no token here shows it."""
-        tokens, entropy, own, gap = torch.stack(self._sums).sum(0).tolist()
+        tokens, entropy, current, gap = torch.stack(self._sums).sum(0).tolist()
         clipped, masked, looked_at = torch.stack(self._bounded).sum(0).tolist()
         unlikely = torch.stack(self._unlikely).sum().item()
         reached, imitated_tokens = _total(self._at_bound)
@@ -152,7 +152,7 @@ class UpdateSums:
             ratio_high=high,
             masked_fraction=masked / looked_at,
             staleness=tuple(np.bincount(_known(self._ages)).tolist()),
-            engine_gap=gap / own if own else gap_beside,
+            logprob_mismatch=gap / current if current else gap_beside,
             tokens_trained=int(tokens),
             unlikely=int(unlikely),
             at_bound=reached / imitated_tokens if imitated_tokens else None,

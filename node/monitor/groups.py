@@ -39,7 +39,7 @@ class ShownRollout:
     prompt: str  # before any chat template
     completion: str  # long texts lack the middle
     reward: float  # this node's own verification result, 0 to 1
-    cut: bool  # whether the length cap truncated it
+    truncated: bool  # whether the length cap truncated it
     author: str | None = None  # peer id; None for this node
 
 
@@ -105,7 +105,7 @@ def heading(rollout: ShownRollout) -> str:
     """Describe a rollout's origin, task and reward in one line."""
     author = f"by peer {rollout.author[:AUTHOR_CHARACTERS]}…" if rollout.author else "local"
     task = f"{rollout.env} level {rollout.level}"
-    reward = f"reward {share(rollout.reward)}{', cut' if rollout.cut else ''}"
+    reward = f"reward {share(rollout.reward)}{', truncated' if rollout.truncated else ''}"
     return printable(f"round {rollout.round}, {author}, {task}, {reward}")
 
 
@@ -144,7 +144,7 @@ class ShownCompletion:
     text: str
     reward: float | None  # this node's own verification result; None if there is none
     advantage: float | None  # relative to its group, even if a correction skips it; or None
-    cut: bool  # whether the length cap truncated it
+    truncated: bool  # whether the length cap truncated it
     tokens: ShownTokens = ShownTokens()
 
     def to_dict(self, longest: int, *, tokens: bool) -> dict[str, Any]:
@@ -154,7 +154,7 @@ class ShownCompletion:
             "text": shortened(self.text, longest),
             "reward": rounded(self.reward),
             "advantage": rounded(self.advantage),
-            "finish": "length" if self.cut else "stop",
+            "finish": "length" if self.truncated else "stop",
             "tokens": {
                 "text": list(shown.text),
                 "logprob": list(map(rounded, shown.logprob)),
@@ -250,8 +250,7 @@ class GroupsFile:
         with writing(self.path):
             if self._number is None:
                 self._number = max((_number(line) for line in _lines(self.path)), default=0)
-            first = self._number + 1
-            data = b"".join(group.line(n) for n, group in enumerate(groups, first))
+            data = b"".join(group.line(n) for n, group in enumerate(groups, self._number + 1))
             self._number += len(groups)
             size = self.path.stat().st_size if self.path.exists() else 0
             if size + len(data) > self.most_bytes:
@@ -342,8 +341,8 @@ WORDS: Mapping[str, str] = {
     "unavailable": "The verifier was not available.",
     "abandoned": "Other groups of its frame used too much time of the verifier.",
     "over_budget": "The verification time for its author was used up.",
-    "bad_verdict": "This node's verifier computed no valid rewards.",
-    "judge_failed": "This node's verifier failed.",
+    "bad_result": "This node's verifier computed no valid rewards.",
+    "verifier_failed": "This node's verifier failed.",
 }
 
 

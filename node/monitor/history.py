@@ -112,16 +112,16 @@ class Measure:
 
 
 def _peer_share(record: RoundRecord) -> float | None:
-    groups = record.groups_own + record.groups_external
+    groups = record.groups_local + record.groups_external
     return record.groups_external / groups if groups else None
 
 
 MEASURES = (
-    Measure("reward, local", lambda r: r.reward_own),
+    Measure("reward, local", lambda r: r.reward_local),
     Measure("reward, held-out", lambda r: r.reward_eval),
     Measure("reward, peers", lambda r: r.reward_external),
     Measure("peer share", _peer_share),
-    Measure("informative share", lambda r: r.informative_own),
+    Measure("informative share", lambda r: r.informative_local),
     Measure("entropy, nats", lambda r: r.entropy),
     Measure("tokens/s", lambda r: r.tokens_per_s, ",.0f"),
     Measure("seconds per round", lambda r: r.seconds.get("total"), ",.2f"),

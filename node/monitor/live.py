@@ -21,6 +21,7 @@ from node.monitor.record import (
     Terminal,
     bars_for,
     externals,
+    foreign_peers,
     number,
     one_line,
     percent,
@@ -29,7 +30,6 @@ from node.monitor.record import (
     size,
     sparkline,
     split,
-    strangers,
 )
 from swarm.common.counters import UNREPEATED
 from swarm.common.util import counted, duration
@@ -83,8 +83,8 @@ class LivePanel:
         self._live.start()
 
     def write(self, record: RoundRecord) -> None:
-        if record.reward_own is not None:
-            self._rewards.append(record.reward_own)
+        if record.reward_local is not None:
+            self._rewards.append(record.reward_local)
         if record.reward_eval is not None:
             self._last_eval = record.reward_eval
         self._figures = self._table(record)
@@ -102,22 +102,21 @@ class LivePanel:
         of = f" of {self._rounds}" if self._rounds else ""
         left = self._remaining.after(record)
         step = f"policy step {record.policy_step}"
-        total = record.seconds.get("total", 0.0)
         rows: dict[str, RenderableType] = {
             "round": ", ".join(filter(None, (f"{record.round}{of}", left, step))),
             "reward": Text.assemble(
                 "local ",
-                (share(record.reward_own), "bold"),
+                (share(record.reward_local), "bold"),
                 f", peers {share(record.reward_external)}, held-out {share(self._last_eval)}",
             ),
             "": sparkline(list(self._rewards), SPARK_WIDTH, self._bars),
-            "informative": f"{percent(record.informative_own)} of local groups",
+            "informative": f"{percent(record.informative_local)} of local groups",
             "peer groups": f"{externals(record)}, {record.pool_groups} in the replay buffer",
             "tokens": f"{number(record.tokens_per_s, ',.0f')} per second, "
             f"{number(record.mean_length, '.1f')} per completion, "
             f"{percent(record.truncated)} truncated",
-            "time": f"{total:.2f} s: {split(record.seconds)}",
-            "network": f"{counted(record.peers, 'peer')}{strangers(record)}, "
+            "time": f"{record.seconds.get('total', 0.0):.2f} s: {split(record.seconds)}",
+            "network": f"{counted(record.peers, 'peer')}{foreign_peers(record)}, "
             f"in {size(record.bytes_in)}, out {size(record.bytes_out)}",
             "refused": refusals(record.refused),
             "memory": f"{record.rss_mb:,.0f} MB",

@@ -59,7 +59,7 @@ def _required(package: str) -> Iterator[None]:
         yield
     except ImportError as error:
         what = f"monitor.loggers: {package} needs a package that is missing ({error})"
-        remedy = f"Install it with: pip install 'swarm-node[{package}]', or remove the logger."
+        remedy = f"Run pip install '.[{package}]' in the clone, or remove the logger."
         raise NodeError(what, None, remedy) from error
 
 

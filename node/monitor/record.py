@@ -26,6 +26,14 @@ PHASES = (
     *("update", "evaluate", "checkpoint", "idle"),
 )
 
+FORMER_NAMES = {
+    **{f"{name}_own": f"{name}_local" for name in ("reward", "informative", "groups")},
+    "lead": "peer_advantage",
+    "engine_gap": "logprob_mismatch",
+    "strangers": "foreign_peers",
+}
+"""Names of figures in earlier versions' records."""
+
 
 @dataclass(frozen=True, slots=True)
 class RoundRecord:
@@ -34,11 +42,11 @@ class RoundRecord:
     round: int  # number of the round in this run folder, from 1
     policy_step: int  # optimizer steps so far
     time: float  # unix time at the end of the round, seconds
-    reward_own: float | None  # mean reward of local completions, 0 to 1
+    reward_local: float | None  # mean reward of local completions, 0 to 1
     reward_external: float | None = None  # mean, verified here, of the peer groups in the update
     reward_eval: float | None = None  # mean reward on held-out tasks, in rounds that evaluate
-    informative_own: float | None = None  # fraction of local groups whose rewards differ, 0 to 1
-    groups_own: int = 0  # local groups in the update
+    informative_local: float | None = None  # fraction of local groups whose rewards differ, 0 to 1
+    groups_local: int = 0  # local groups in the update
     groups_external: int = 0  # peer groups in the update
     external_wanted: int = 0  # peer groups that the update had room for
     # Peer groups in the update, and the usefulness of these groups together, as in
@@ -58,7 +66,7 @@ class RoundRecord:
     truncated: float | None = None  # fraction of completions truncated by the length cap, 0 to 1
     # Time by phase (:data:`PHASES`), and ``total``.
     seconds: Mapping[str, float] = field(default_factory=dict)
-    lead: float | None = None  # of peers' rewards, see :class:`swarm.peer_advantage.PeersLead`
+    peer_advantage: float | None = None  # see :class:`swarm.peer_advantage.PeerAdvantage`
     # Of the update, as in :class:`node.learner.update_stats.UpdateStats`, up to ``learning_rate``;
     # all None without an optimizer step.
     loss: float | None = None
@@ -73,12 +81,12 @@ class RoundRecord:
     ratio_median: float | None = None
     ratio_high: float | None = None
     ratio_max: float | None = None
-    engine_gap: float | None = None
+    logprob_mismatch: float | None = None
     learning_rate: float | None = None
     # Local tokens in the update by policy steps since they were sampled.
     staleness: Mapping[str, int] = field(default_factory=dict)
     peers: int = 0  # other known nodes of this swarm
-    strangers: int = 0  # connected nodes of other swarms
+    foreign_peers: int = 0  # connected nodes of other swarms
     bytes_in: int = 0  # payload bytes since the process started
     bytes_out: int = 0
     # Refused groups by reason, and all other counters, since the process started.
@@ -93,8 +101,9 @@ class RoundRecord:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RoundRecord:
-        """Invert :meth:`to_dict`, ignoring unknown keys of other versions and nulls in mappings."""
-        known = {name: values[name] for name in _names() if name in values}
+        """Invert :meth:`to_dict`, with former names, without unknown keys and nulls in mappings."""
+        present = {FORMER_NAMES.get(name, name): value for name, value in values.items()}
+        known = {name: present[name] for name in _names() if name in present}
         for name, value in known.items():
             if isinstance(value, Mapping):
                 known[name] = {each: v for each, v in value.items() if v is not None}
@@ -226,8 +235,8 @@ def externals(record: RoundRecord) -> str:
     return f"{record.groups_external} of {record.external_wanted}"
 
 
-def strangers(record: RoundRecord) -> str:
-    return f" ({record.strangers} in another swarm)" if record.strangers else ""
+def foreign_peers(record: RoundRecord) -> str:
+    return f" ({record.foreign_peers} in another swarm)" if record.foreign_peers else ""
 
 
 def refusals(refused: Mapping[str, int]) -> str:
@@ -239,12 +248,12 @@ def refusals(refused: Mapping[str, int]) -> str:
 def one_line(record: RoundRecord) -> str:
     parts = [
         f"round {record.round}",
-        f"reward {share(record.reward_own)}",
+        f"reward {share(record.reward_local)}",
         f"peers' reward {share(record.reward_external)} ({externals(record)})",
-        f"informative {percent(record.informative_own)}",
+        f"informative {percent(record.informative_local)}",
         f"{number(record.tokens_per_s)} tokens/s",
         f"{record.seconds.get('total', 0.0):.2f} s",
-        f"peers {record.peers}{strangers(record)}",
+        f"peers {record.peers}{foreign_peers(record)}",
         f"in {size(record.bytes_in)}, out {size(record.bytes_out)}",
     ]
     if record.reward_eval is not None:

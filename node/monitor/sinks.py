@@ -159,7 +159,7 @@ class Figures(Collector):
         gauges = {
             "time": float(status["time"]),
             "peers": float(peers + more),
-            "strangers": float(len(swarms) - peers - unknown),
+            "foreign_peers": float(len(swarms) - peers - unknown),
             "rss_mb": resident_mb(),
         }
         return cls(gauges, *split_totals(counters))

@@ -173,7 +173,7 @@ def create_swarm(
 def try_task_set(task_set: str, allowed: Allowed) -> Trial:
     """Check that a task set, with ``allowed`` code, opens and replays identically.
 
-    Raises TaskSetError if it does not, and JudgeRefused if no process is available.
+    Raises TaskSetError if it does not, and VerifierError if no process is available.
     """
     files = {**allowed.files, **own_files(task_set)}
     return try_replays(load_task_set(task_set), replace(allowed, files=files))

@@ -145,8 +145,7 @@ class Membership(Opened):
         network, clock, counters = self.config.network, SystemClock(), self.counters
         experience, own, profile = self.experience, self.config.profile, None
         if own.name or own.line:
-            release = version()[:MAX_VERSION]
-            profile = Profile(own.name, own.line, self.model, release, clock.time())
+            profile = Profile(own.name, own.line, self.model, version()[:MAX_VERSION], clock.time())
         admission = Admission(
             self.manifest,
             self.swarm_id,

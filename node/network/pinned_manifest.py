@@ -289,8 +289,7 @@ async def _first_manifest(config: Config, transport: Transport, wanted: str) -> 
                 others = []
                 for address in config.network.peers:
                     try:
-                        peer = await transport.connect(address)
-                        signed = await fetch_manifest(transport, peer)
+                        signed = await fetch_manifest(transport, await transport.connect(address))
                     except TransportError as error:
                         if address not in failures:
                             log.warning("%s; trying again for %g s", error, seconds)

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 
 from node.config.registry import TRANSPORTS, Plugin
 from node.config.sections import NetworkSection
-from node.errors import ConfigError
+from node.errors import ConfigError, NodeError
 from node.storage.run_folder import RunFolder
 from swarm.common.counters import Counters
-from swarm.transport.node import binding_error
+from swarm.transport.node import binding_error, with_port_of
 from swarm.transport.transport import Transport, host_of, port_of
 
 
@@ -41,7 +41,7 @@ def check_transport(network: NetworkSection) -> None:
 
 def _settings(network: NetworkSection, folder: RunFolder, counters: Counters) -> dict[str, Any]:
     return {
-        "listen": network.listen,
+        "listen": _as_before(network, folder),
         "announce": network.announce_maddrs,
         "peers": network.peers,
         "relay": network.relay == "auto",
@@ -49,6 +49,17 @@ def _settings(network: NetworkSection, folder: RunFolder, counters: Counters) ->
         "peer_cache": folder.peer_cache,
         "counters": counters,
     }
+
+
+def _as_before(network: NetworkSection, folder: RunFolder) -> tuple[str, ...]:
+    """Return addresses with the last run's port instead of 0, so that peers find the node again."""
+    if network.announce_maddrs or not all(each.endswith("/tcp/0") for each in network.listen):
+        return network.listen
+    try:
+        before = with_port_of(folder.read_status().get("addresses") or (), network.listen)
+        return network.listen if any(map(why_not_free, before)) else before
+    except (NodeError, OverflowError):  # it never ran, or its report is damaged
+        return network.listen
 
 
 class Hivemind(TransportKind):
@@ -60,7 +71,7 @@ class Hivemind(TransportKind):
         if find_spec("hivemind") is None:
             remedy = (
                 "hivemind is not installed: run pip install hivemind==1.1.12 on Linux or macOS, or "
-                "pip install 'swarm-node[libp2p]' and set it to 'libp2p'."
+                "pip install '.[libp2p]' in the clone and set it to 'libp2p'."
             )
             raise ConfigError("network.transport", "hivemind", remedy)
 
@@ -85,7 +96,7 @@ class Libp2p(TransportKind):
 
     def check(self, network: NetworkSection) -> None:
         if find_spec("libp2p") is None:
-            remedy = "libp2p is not installed: run pip install 'swarm-node[libp2p]', or change it."
+            remedy = "libp2p is missing: run pip install '.[libp2p]' in the clone, or change it."
             raise ConfigError("network.transport", "libp2p", remedy)
 
     def open(

@@ -107,8 +107,8 @@ def missing(need: MemoryEstimate, machine: Machine) -> str:
     where = machine.device.name if place == "device" else "main memory"
     return (
         f"It needs at least {gigabytes(need.peak(place))} of {where}, and {gigabytes(there)} can "
-        "be used: use a smaller model, shorter tasks with --task-tokens, or install "
-        "swarm-node[lora,adamw8bit] if either is missing."
+        "be used: use a smaller model, shorter tasks with --task-tokens, or run pip install "
+        "'.[lora,adamw8bit]' in the clone if either is missing."
     )
 
 

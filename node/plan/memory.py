@@ -38,11 +38,11 @@ class Workload:
         """Return the workload of ``config`` with prompts of this length, full completions."""
         size = config.engine.group_size
         answer = max(1, min(config.engine.max_new_tokens, shape.context - prompt))
-        own = max(1, config.mixture.local)
-        groups = max(own + config.mixture.external, config.mixture.target_groups)
+        local = max(1, config.mixture.local)
+        groups = max(local + config.mixture.external, config.mixture.target_groups)
         most = PROCESS_ROWS if config.asynchronous else ENGINE_ROWS
         # Without peers' groups all are local, and an evaluation samples one completion per task.
-        completions = (own + config.mixture.external) * size
+        completions = (local + config.mixture.external) * size
         rows = max(size, min(most, max(completions, config.schedule.eval_tasks)))
         row = prompt + answer
         group = _read_together(shape, size, prompt, answer)
@@ -118,8 +118,8 @@ class MemoryEstimate:
     def table(self) -> dict[str, tuple[int, int]]:
         rows: dict[str, tuple[int, int]] = {}
         for name in dict.fromkeys(part.name for part in self.parts):
-            own = MemoryEstimate(tuple(part for part in self.parts if part.name == name), 0)
-            rows[name] = own.peak("device"), own.peak("memory")
+            only = MemoryEstimate(tuple(part for part in self.parts if part.name == name), 0)
+            rows[name] = only.peak("device"), only.peak("memory")
         return rows
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -54,8 +54,7 @@ class Plan:
     def keys(self, overrides: Overrides) -> dict[str, Any]:
         """Return the keys with ``overrides``; the learning rate suits their adapters."""
         keys = {**self.choice.keys, **overrides}
-        adapters = bool(keys.get("policy.lora_rank"))
-        rate = learning_rate(self.shape.parameters, adapters=adapters)
+        rate = learning_rate(self.shape.parameters, adapters=bool(keys.get("policy.lora_rank")))
         return {**keys, "learner.lr": overrides.get("learner.lr", rate)}
 
     def larger(self) -> dict[str, int]:
@@ -125,14 +124,17 @@ def _speed_on(machine: Machine, shape: ModelShape, config: Config, tokens: int) 
     return estimated(shape, config, work_of(shape, config, tokens), machine.device)
 
 
-def lines(plan: Plan) -> Iterator[str]:
-    """Yield the model, machine, memory table, speed and changed config keys as text."""
+def lines(plan: Plan, written: Mapping[str, Any] | None = None) -> Iterator[str]:
+    """Yield the model, machine, memory table, speed and changed config keys as text.
+
+    ``written`` are the keys in node.toml, if the user changed the plan's.
+    """
     for part in (_beginning, _speed, instead, _table, _larger):
         if found := list(part(plan)):
             yield from found
             yield ""
     yield "node.toml:"
-    for key, value in plan.choice.keys.items():
+    for key, value in (written or plan.choice.keys).items():
         yield f"  {key} = {toml_value(value)}"
 
 

@@ -54,13 +54,10 @@ class Speed:
 def estimated(shape: ModelShape, config: Config, work: Workload, device: Device) -> Speed:
     """Estimate by the roofline model (Williams et al., doi 10.1145/1498765.1498785)."""
     flops = device.flops.get(config.policy.dtype, device.flops["float32"])
-    return Speed.of(
-        _write(shape, config, work, device, flops),
-        flops * MULTIPLY_SHARE / _operations(shape, config),
-        work,
-        "estimated",
-        _step_seconds(shape, config, work, device),
-    )
+    write = _write(shape, config, work, device, flops)
+    read = flops * MULTIPLY_SHARE / _operations(shape, config)
+    step = _step_seconds(shape, config, work, device)
+    return Speed.of(write, read, work, "estimated", step)
 
 
 def _write(
@@ -146,8 +143,7 @@ def probe(found: Plan, tell: Say) -> Speed:
     tell("writing answers")
     write = _writing(found, policy, prompt, room)
     tell("learning from answers")
-    size = config.engine.group_size
-    read, step = _learning(Learner(policy, config.learner), prompt, size, room)
+    read, step = _learning(Learner(policy, config.learner), prompt, config.engine.group_size, room)
     return Speed.of(write, read, found.work, "measured", step)
 
 
@@ -216,9 +212,6 @@ def _training_group(prompt: list[int], size: int, length: int) -> TrainingGroup:
     from protocol.rollout import Tokens
 
     answer = Tokens((prompt[0],) * length, (-1.0,) * length, (0,) * length)
-    return TrainingGroup(
-        tuple(prompt),
-        (TrainingCompletion.own(answer),) * size,
-        tuple(float(number % 2) for number in range(size)),
-        own=True,
-    )
+    completions = (TrainingCompletion.local(answer),) * size
+    rewards = tuple(float(number % 2) for number in range(size))
+    return TrainingGroup(tuple(prompt), completions, rewards, local=True)

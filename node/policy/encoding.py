@@ -54,20 +54,17 @@ class PromptEncoder:
         self.hidden = frozenset(hidden)
         self._added = frozenset(tokenizer.added_tokens_decoder)
         self._foreign = self.hidden | self._added.intersection(declared)  # never in outside text
-        if tokenizer.chat_template is not None:
-            self._check_template()
+        if tokenizer.chat_template is not None and (
+            self._rendered([(USER, "one")]) == self._rendered([(USER, "two")])
+        ):
+            raise PolicyError(
+                "policy.model",
+                f"the chat template of {tokenizer.name_or_path!r} omits the user's message",
+                "Choose another model, or correct its chat template.",
+            )
         # The special token that ends an assistant turn of the template; None if there is none.
         self.turn_end = self._turn_end(declared) if tokenizer.chat_template else None
         self._ends = self.hidden.intersection([*declared, self.turn_end])
-
-    def _check_template(self) -> None:
-        """Raise PolicyError if the chat template fails, or hides what the user says."""
-        if self._rendered([(USER, "one")]) == self._rendered([(USER, "two")]):
-            raise PolicyError(
-                "policy.model",
-                f"the chat template of {self._tokenizer.name_or_path!r} omits the user's message",
-                "Choose another model, or correct its chat template.",
-            )
 
     def plain(self, text: str) -> list[int]:
         """Encode text from outside, with special tokens in it as plain text."""

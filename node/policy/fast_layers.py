@@ -245,8 +245,7 @@ def fuse_norm(layer: nn.Module) -> bool:
 
 @torch.no_grad()
 def _same(layer: nn.Module, weight: Tensor, epsilon: float) -> bool:
-    chance = torch.Generator().manual_seed(0)
-    x = torch.randn(1, PROBED, len(weight), generator=chance).to(weight)
+    x = torch.randn(1, PROBED, len(weight), generator=torch.Generator().manual_seed(0)).to(weight)
     expected: Any = layer(x)
     found = rms_norm(x, x.shape[-1:], weight, epsilon)
     most = TOLERANCE[weight.dtype]

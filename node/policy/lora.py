@@ -107,11 +107,9 @@ def _sum(layer: Linear) -> Tensor:
 
 
 def _begin(model: PreTrainedModel, rank: int, alpha: int, targets: Sequence[str]) -> Any:
+    names = list(targets) or "all-linear"
     settings = peft.LoraConfig(
-        r=rank,
-        lora_alpha=alpha,
-        target_modules=list(targets) or "all-linear",
-        task_type="CAUSAL_LM",
+        r=rank, lora_alpha=alpha, target_modules=names, task_type="CAUSAL_LM"
     )
     with warnings.catch_warnings(action="ignore"), torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)

@@ -266,7 +266,7 @@ def adapter_of(
         raise ConfigError(
             "policy.lora_rank",
             config.lora_rank,
-            f"peft cannot be loaded ({error}): install swarm-node[lora], or set it to 0.",
+            f"peft is missing ({error}): run pip install '.[lora]' in the clone, or set it to 0.",
         ) from error
     rank, alpha, targets = config.lora_rank, config.lora_alpha, config.lora_targets
     return Adapter(model, rank=rank, alpha=alpha, targets=targets, folder=folder)

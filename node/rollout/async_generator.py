@@ -16,7 +16,7 @@ from node.learner.batches import TrainingGroup
 from node.monitor.record import Stopwatch
 from node.rollout.generator import MANY_UNBUILT, Generator
 from node.rollout.group_writer import GroupWriter, RunningGroup, UnfinishedGroups
-from node.rollout.groups import OwnGroup
+from node.rollout.groups import LocalGroup
 from node.threads import WorkThread
 from swarm.journal import JournalError
 
@@ -121,8 +121,7 @@ class StalenessWindow:
         return stale
 
     def _oldest_settled(self) -> list[int]:
-        settled = [ticket for ticket, slot in self._slots.items() if slot.settled]
-        return settled[: self.size]
+        return [ticket for ticket, slot in self._slots.items() if slot.settled][: self.size]
 
 
 @dataclass(eq=False)
@@ -191,7 +190,7 @@ T = TypeVar("T")
 
 FATAL = (NodeError, JournalError)  # These errors end the run in any case.
 LOOK_SECONDS = 1.0  # Maximum wait between polls; any event interrupts it.
-JUDGES = 2  # A task that is slow to score blocks only one of them.
+VERIFIER_THREADS = 2  # A task that is slow to score blocks only one of them.
 
 
 @dataclass(eq=False)
@@ -221,10 +220,10 @@ class AsyncRolloutGenerator:
         self._learner = WorkThread("learner")
         self._groups: dict[int, RunningGroup] = {}  # by ticket, until an update takes them
         self._prompts = PromptRequests(own, self.window, self.threads, self._nudge_after)
-        self._scores: dict[int, Future[OwnGroup | None]] = {}  # requested, by ticket
+        self._scores: dict[int, Future[LocalGroup | None]] = {}  # requested, by ticket
         self._restore()
 
-    def generate(self, count: int, watch: Stopwatch) -> list[OwnGroup]:
+    def generate(self, count: int, watch: Stopwatch) -> list[LocalGroup]:
         """Return the next update's groups once complete, durably marked as used.
 
         ``count`` is for the last update in the window. Raises NodeError: too many unusable tasks.

@@ -14,17 +14,17 @@ from node.evaluation.evaluator import LONGER_CONTEXT
 from node.learner.batches import TrainingGroup
 from node.monitor.record import Stopwatch
 from node.policy.policy import Policy
-from node.rollout.groups import GroupSource, OwnGroup, OwnTask, own_group
+from node.rollout.groups import GroupSource, LocalGroup, LocalTask, local_group
 from node.tasks.curriculum import EnvLevel, TaskSampler
 from node.tasks.scorer import Scorer, buildable, nothing_built
-from node.trajectories.player import Player, judged
+from node.trajectories.player import Player, verified
 from node.trajectories.trajectory import Trajectory, TurnLimits
 from protocol.announcement import epoch_of
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
 from swarm.groups import TaskRef
 from swarm.journal import Journal
-from swarm.verification import JudgeRefused
+from swarm.verification import VerifierError
 
 log = logging.getLogger(__name__)
 
@@ -128,10 +128,10 @@ class Generator(GroupSource):
         self._unbuilt = 0
         self._newest: list[TrainingGroup] = []
 
-    def generate(self, count: int, watch: Stopwatch) -> list[OwnGroup]:
+    def generate(self, count: int, watch: Stopwatch) -> list[LocalGroup]:
         """Roll out ``count`` tasks; omit and count those that cannot be used.
 
-        Raises NodeError or JudgeRefused: :data:`MANY_UNFIT` or :data:`MANY_UNBUILT` in a row.
+        Raises NodeError or VerifierError: :data:`MANY_UNFIT` or :data:`MANY_UNBUILT` in a row.
         """
         tasks = self.next_tasks(count)
         with watch.time("verify"):
@@ -155,7 +155,7 @@ class Generator(GroupSource):
         """Return the groups of the last :meth:`generate`."""
         return self._newest
 
-    def observe(self, groups: Iterable[OwnGroup]) -> None:
+    def observe(self, groups: Iterable[LocalGroup]) -> None:
         """Adapt the choice of further tasks to these groups' rewards."""
         for each in groups:
             self.sampler.observe((each.group.env, each.group.level), each.training.rewards)
@@ -164,24 +164,24 @@ class Generator(GroupSource):
     def levels(self) -> tuple[EnvLevel, ...]:
         return self.sampler.levels
 
-    def next_tasks(self, count: int) -> list[OwnTask]:
+    def next_tasks(self, count: int) -> list[LocalTask]:
         tasks = []
         for epoch, index in self.indexes.take(count):
             ref = TaskRef.shared(self.author, *self.sampler.next(), epoch, index)
-            tasks.append(OwnTask(ref, epoch, index))
+            tasks.append(LocalTask(ref, epoch, index))
         return tasks
 
-    def prompts(self, tasks: Sequence[OwnTask]) -> list[str | None]:
+    def prompts(self, tasks: Sequence[LocalTask]) -> list[str | None]:
         """Return the tasks' prompts; None, counted, for a task that cannot be built.
 
-        May run concurrently with everything else; raises JudgeRefused if nothing can be built now.
+        May run concurrently with everything else; raises VerifierError if nothing can be built now.
         """
         refs = [task.ref for task in tasks]
         return buildable(self.verifier, refs, lambda n, why: self._unscored(tasks[n], why))
 
     def score(
-        self, task: OwnTask, prompt_ids: Sequence[int], trajectories: Sequence[Trajectory]
-    ) -> OwnGroup | None:
+        self, task: LocalTask, prompt_ids: Sequence[int], trajectories: Sequence[Trajectory]
+    ) -> LocalGroup | None:
         """Return the group; None, counted, if it cannot be scored. May run concurrently."""
         return next(self._score([(task, prompt_ids, trajectories)]))
 
@@ -192,18 +192,18 @@ class Generator(GroupSource):
             raise nothing_built(self._unbuilt)
 
     def _score(
-        self, rolled_out: Sequence[tuple[OwnTask, Sequence[int], Sequence[Trajectory]]]
-    ) -> Iterator[OwnGroup | None]:
-        outcomes = judged(self.verifier, [(task.ref, group) for task, _, group in rolled_out])
+        self, rolled_out: Sequence[tuple[LocalTask, Sequence[int], Sequence[Trajectory]]]
+    ) -> Iterator[LocalGroup | None]:
+        outcomes = verified(self.verifier, [(task.ref, group) for task, _, group in rolled_out])
         for (task, prompt_ids, group), found in zip(rolled_out, outcomes, strict=True):
-            if isinstance(found, JudgeRefused):
+            if isinstance(found, VerifierError):
                 self._unscored(task, found)
                 yield None
             else:
                 if found.over:
                     self.counters.add("completions_slow", len(found.over))
-                yield own_group(task, prompt_ids, group, found)
+                yield local_group(task, prompt_ids, group, found)
 
-    def _unscored(self, task: OwnTask, refused: JudgeRefused) -> None:
+    def _unscored(self, task: LocalTask, refused: VerifierError) -> None:
         self.counters.add("own_groups_unscored", reason=refused.reason)
         log.warning("local group of %s could not be scored: %s", task.ref.env, refused)

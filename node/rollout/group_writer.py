@@ -12,7 +12,7 @@ from node.engines.engine import RolloutEngine, Sample, Sampling
 from node.learner.batches import TrainingCompletion, TrainingGroup
 from node.learner.steps import MOST_COMPLETIONS
 from node.policy.policy import Policy
-from node.rollout.groups import OwnGroup, OwnTask
+from node.rollout.groups import LocalGroup, LocalTask
 from node.tasks.scorer import Scorer
 from node.trajectories.player import TurnScheduler
 from node.trajectories.trajectory import OpenTrajectory, TurnLimits
@@ -48,12 +48,12 @@ class RunningGroup:
     """
 
     ticket: int
-    task: OwnTask
+    task: LocalTask
     version: int
     kept: dict[int, tuple[UnfinishedTurn, ...]] = field(default_factory=dict)
     prompt_ids: list[int] = field(default_factory=list)
     completions: list[OpenTrajectory] = field(default_factory=list)
-    scored: OwnGroup | None = None
+    scored: LocalGroup | None = None
 
     @property
     def complete(self) -> bool:
@@ -90,11 +90,11 @@ class UnfinishedGroups:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
 
-    def begin(self, groups: Iterable[tuple[int, OwnTask]], version: int) -> None:
+    def begin(self, groups: Iterable[tuple[int, LocalTask]], version: int) -> None:
         """Store new groups by ticket; ``version`` counts the updates done."""
         rows = [
-            (ticket, own.epoch, own.index, own.ref.env, own.ref.level, own.ref.seed, version)
-            for ticket, own in groups
+            (ticket, task.epoch, task.index, task.ref.env, task.ref.level, task.ref.seed, version)
+            for ticket, task in groups
         ]
         with self._journal.transaction() as connection:
             connection.executemany("INSERT INTO begun VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
@@ -151,7 +151,7 @@ class UnfinishedGroups:
         )
         groups: dict[int, RunningGroup] = {}
         for ticket, version, env, level, seed, epoch, index in rows:
-            task = OwnTask(TaskRef(env, level, seed), epoch, index)
+            task = LocalTask(TaskRef(env, level, seed), epoch, index)
             groups[ticket] = RunningGroup(ticket, task, version)
         for place, turn in self._turns():
             kept = groups[place.ticket].kept
@@ -251,8 +251,7 @@ class GroupWriter:
     def add(self, group: RunningGroup) -> None:
         """Start to generate a group whose prompt is known."""
         played = group.task.ref.env in self.scorer.environments
-        cap = self._sampling_of(played=played).max_new_tokens
-        group.open(self.policy, self.group_size, cap)
+        group.open(self.policy, self.group_size, self._sampling_of(played=played).max_new_tokens)
         for number, each in enumerate(group.completions):
             running = self._running[each.key] = _Running(group, number, played)
             if each.played is None or each.played.turns[-1].observation is not None:
@@ -306,11 +305,10 @@ class GroupWriter:
             running = self._running[key]
             trajectory = running.trajectory
             # Replaced as a whole, because the learner's thread reads it.
-            done = (TrainingCompletion.own(sample.tokens),)
-            alone = TrainingGroup(tuple(trajectory.ids), done, (0.0,), own=True)
+            done = (TrainingCompletion.local(sample.tokens),)
+            alone = TrainingGroup(tuple(trajectory.ids), done, (0.0,), local=True)
             self._newest = (*self._newest, alone)[-MOST_COMPLETIONS:]
-            turn = UnfinishedTurn(sample.tokens, sample.finish)
-            rows.append((running.at(trajectory.turn), turn))
+            rows.append((running.at(trajectory.turn), UnfinishedTurn(sample.tokens, sample.finish)))
             trajectory.add(sample)
             self._end_turn(running)
         self.unfinished.write(rows)

@@ -22,11 +22,11 @@ from protocol.profile import INVISIBLE
 from protocol.rollout import Completion, Finish, Group, Writer
 from swarm.common.counters import Counters
 from swarm.groups import PooledGroup, TaskRef, informative
-from swarm.verification import Verdict
+from swarm.verification import Scores
 
 
 @dataclass(frozen=True, slots=True)
-class OwnTask:
+class LocalTask:
     """A task to roll out; its seed follows from author, family, level and index.
 
     ``index`` counts within a time slot (``epoch``) and is used once.
@@ -38,7 +38,7 @@ class OwnTask:
 
 
 @dataclass(frozen=True, slots=True)
-class OwnGroup:
+class LocalGroup:
     """A local group in two forms: for sharing and for training.
 
     ``slow`` numbers the completions that took long to score or exceeded the verifier's limits.
@@ -55,8 +55,7 @@ class OwnGroup:
 
         Another node may score those in time, or not, and would take the claim for a lie.
         """
-        completions = self.group.completions
-        left = tuple(each for n, each in enumerate(completions) if n not in self.slow)
+        left = tuple(each for n, each in enumerate(self.group.completions) if n not in self.slow)
         return replace(self.group, completions=left) if len(left) > 1 else None
 
     @property
@@ -73,22 +72,21 @@ class OwnGroup:
         return sum(sum(c.trained) for c in self.training.completions)
 
 
-def own_group(
-    task: OwnTask, prompt_ids: Sequence[int], trajectories: Sequence[Trajectory], verdict: Verdict
-) -> OwnGroup:
+LocalGroups = Sequence[LocalGroup]
+
+
+def local_group(
+    task: LocalTask, prompt_ids: Sequence[int], trajectories: Sequence[Trajectory], scores: Scores
+) -> LocalGroup:
     """Combine a task's completions and their verification result."""
-    rewards = verdict.rewards
+    rewards = scores.rewards
     completions = tuple(
         each.completion(reward) for each, reward in zip(trajectories, rewards, strict=True)
     )
-    training = TrainingGroup(
-        prompt_ids=tuple(prompt_ids),
-        completions=tuple(each.training() for each in trajectories),
-        rewards=tuple(rewards),
-        own=True,
-    )
+    trained = tuple(each.training() for each in trajectories)
+    training = TrainingGroup(tuple(prompt_ids), trained, tuple(rewards), local=True)
     group = Group(task.ref.env, task.ref.level, task.epoch, task.index, completions)
-    return OwnGroup(verdict.prompt, group, training, tuple(verdict.over))
+    return LocalGroup(scores.prompt, group, training, tuple(scores.over))
 
 
 def external_group(policy: Policy, pooled: PooledGroup, kept: Sequence[int]) -> TrainingGroup:
@@ -102,7 +100,7 @@ def external_group(policy: Policy, pooled: PooledGroup, kept: Sequence[int]) -> 
     done = [pooled.group.completions[number] for number in kept]
     completions = tuple(_external_completion(policy, each, same=same) for each in done)
     rewards = tuple(each.reward for each in done)
-    return TrainingGroup(tuple(prompt_ids), completions, rewards, own=False)
+    return TrainingGroup(tuple(prompt_ids), completions, rewards, local=False)
 
 
 def _external_completion(
@@ -147,7 +145,7 @@ T = TypeVar("T")
 class GroupSource(Protocol):
     """Source of a round's local groups; it decides the schedule."""
 
-    def generate(self, count: int, watch: Stopwatch) -> list[OwnGroup]:
+    def generate(self, count: int, watch: Stopwatch) -> list[LocalGroup]:
         """Return about ``count`` new local groups for the next update."""
 
     def newest(self) -> Sequence[TrainingGroup]:
@@ -218,11 +216,11 @@ class Intake:
         self._texts: OrderedDict[bytes, bytes] = OrderedDict()
         self._longest = max(map(len, self.policy.tokenizer.get_vocab()))
 
-    def observe(self, groups: Sequence[OwnGroup]) -> None:
+    def observe(self, groups: Sequence[LocalGroup]) -> None:
         """Record the lengths of local completions."""
-        for own in groups:
-            lengths = self._lengths[own.group.env, own.group.level]
-            lengths.extend(sum(done.trained) for done in own.training.completions)
+        for local in groups:
+            lengths = self._lengths[local.group.env, local.group.level]
+            lengths.extend(sum(done.trained) for done in local.training.completions)
 
     def take(self, pooled: PooledGroup) -> TrainingGroup | None:
         """Return the group as it is trained on; None if nothing is left to learn."""
@@ -302,8 +300,7 @@ class Intake:
     ) -> str | None:
         sampled = tuple(token for token, ours in zip(done.ids, done.trained, strict=True) if ours)
         lengths = self._lengths[pooled.group.env, pooled.group.level]
-        copied = self._is_of_another(pooled.author, text)
-        answer = Answer(text, sampled, budget(lengths), copied)
+        answer = Answer(text, sampled, budget(lengths), self._is_of_another(pooled.author, text))
         return next((name for name in self.limits.refuse if FILTERS[name](answer)), None)
 
     def _is_of_another(self, author: bytes, text: str) -> bool:

@@ -36,7 +36,7 @@ from node.network.creation import caution
 from node.network.membership import Membership
 from node.network.pinned_manifest import enter
 from node.policy.policy import Policy
-from node.rollout.async_generator import JUDGES
+from node.rollout.async_generator import VERIFIER_THREADS
 from node.run.preflight import cautions
 from node.run.recorder import Recorder, ShownGroups
 from node.run.resume import RunState
@@ -56,7 +56,7 @@ from swarm.common.counters import Counters
 from swarm.common.util import Say, counted
 from swarm.journal import open_or_restore
 from swarm.member import Experience
-from swarm.verification import JudgeRefused
+from swarm.verification import VerifierError
 
 log = logging.getLogger(__name__)
 
@@ -100,10 +100,9 @@ class Node(Opened):
         for line in (summary(manifest.catalogue, allowed), *closed):
             self.say(line)
         self.say(f"verifier sandbox: {sandbox_support()}")
-        count = JUDGES if self.config.asynchronous else 1
         verifiers = [
             Verifier(manifest.catalogue, allowed, outside=False, counters=self.counters)
-            for _ in range(count)
+            for _ in range(VERIFIER_THREADS if self.config.asynchronous else 1)
         ]
         return VerifierPool(verifiers)
 
@@ -232,7 +231,7 @@ class BaselineDialogue:
         )
         try:
             found = evaluation.run(SECONDS, self.stages.progress)
-        except (JudgeRefused, NodeError) as error:
+        except (VerifierError, NodeError) as error:
             self.tell(f"the policy could not be evaluated on this swarm's tasks: {error}")
             return {}
         for line in found.lines():

@@ -52,8 +52,7 @@ def check_start(config: Config, folder: RunFolder) -> None:
     checkpoints = Checkpoints(folder.checkpoints)
     for step in checkpoints.steps()[-1:]:
         with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
-            begun = json.loads((checkpoints.path(step) / STATE).read_bytes())
-            check_begun(config.policy, begun)
+            check_begun(config.policy, json.loads((checkpoints.path(step) / STATE).read_bytes()))
     check_model(config.policy.model)
     if Launch.read() is None:  # several ranks divide the memory that one may lack
         found = check_memory(config)
@@ -97,7 +96,7 @@ def check_places(config: Config, folder: RunFolder) -> None:
 def check_package(key: str, value: object, package: str, extra: str) -> None:
     """Raise ConfigError if a package of one of the extras is not installed."""
     if find_spec(package) is None:
-        remedy = f"{package} is not installed: run pip install 'swarm-node[{extra}]', or change it."
+        remedy = f"{package} is missing: run pip install '.[{extra}]' in the clone, or change it."
         raise ConfigError(key, value, remedy)
 
 

@@ -27,7 +27,7 @@ from node.monitor.groups import (
 from node.monitor.record import RoundRecord, Sink, mean
 from node.monitor.sinks import SafeSink, resident_mb, split_totals
 from node.policy.policy import Policy
-from node.rollout.groups import OwnGroup
+from node.rollout.groups import LocalGroup
 from node.run.update_groups import Outcome
 from protocol.identity import peer_id_of
 from protocol.rollout import Completion, Finish, Group
@@ -72,36 +72,36 @@ class ShownGroups:
             return []
         number, now = outcome.round, time.time()
         entropies = outcome.update.entropies
-        if len(entropies) != len(outcome.own):
-            entropies = ((),) * len(outcome.own)
-        pairs = list(zip(outcome.own, entropies, strict=True))
+        if len(entropies) != len(outcome.local):
+            entropies = ((),) * len(outcome.local)
+        pairs = list(zip(outcome.local, entropies, strict=True))
         pairs.sort(key=lambda each: not each[0].informative)
-        shown = [self._own(own, entropy, outcome, now) for own, entropy in pairs[:AT_ONCE]]
+        shown = [self._own(local, entropy, outcome, now) for local, entropy in pairs[:AT_ONCE]]
         useful = outcome.update.useful or (None,) * len(outcome.external)
         for pooled, value in list(zip(outcome.external, useful, strict=False))[:AT_ONCE]:
             reason = _nothing(pooled.group.rewards, outcome)
             if reason is None and value == 0:
                 reason = IMPLAUSIBLE
             shown.append(self._pooled(pooled, number, now, in_update=True, reason=reason))
-        for pooled in outcome.emptied[:AT_ONCE]:
+        for pooled in outcome.dropped[:AT_ONCE]:
             shown.append(self._pooled(pooled, number, now, in_update=False, reason=EMPTIED))
         return shown + [self._refused_group(each, number) for each in self.refused()]
 
     def _own(
-        self, own: OwnGroup, entropies: Sequence[Sequence[float]], outcome: Outcome, now: float
+        self, local: LocalGroup, entropies: Sequence[Sequence[float]], outcome: Outcome, now: float
     ) -> ShownGroup:
-        rewards = own.training.rewards
+        rewards = local.training.rewards
         return ShownGroup(
             round=outcome.round,
             time=now,
             origin="own",
-            env=own.group.env,
-            level=own.group.level,
+            env=local.group.env,
+            level=local.group.level,
             author=None,
-            prompt=own.prompt,
+            prompt=local.prompt,
             in_update=True,
             reason=_nothing(rewards, outcome),
-            completions=self._completions(own.group.completions, rewards, entropies, own=True),
+            completions=self._completions(local.group.completions, rewards, entropies, local=True),
         )
 
     def _pooled(
@@ -119,7 +119,7 @@ class ShownGroups:
             prompt=pooled.prompt,
             in_update=in_update,
             reason=reason,
-            completions=self._completions(group.completions, group.rewards, (), own=same),
+            completions=self._completions(group.completions, group.rewards, (), local=same),
         )
 
     def _refused_group(self, refused: RefusedGroup, number: int) -> ShownGroup:
@@ -139,7 +139,7 @@ class ShownGroups:
                     text=transcript(done.segments),
                     reward=refused.rewards[place] if place < len(refused.rewards) else None,
                     advantage=None,
-                    cut=done.finish is Finish.LENGTH,
+                    truncated=done.finish is Finish.LENGTH,
                 )
                 for place, done in enumerate(group.completions[:MOST_ANSWERS])
             ],
@@ -151,9 +151,9 @@ class ShownGroups:
         rewards: Sequence[float],
         entropies: Sequence[Sequence[float]],
         *,
-        own: bool,
+        local: bool,
     ) -> list[ShownCompletion]:
-        """With ``own``, token ids are of this policy's vocabulary; entropies may be empty."""
+        """With ``local``, token ids are of this policy's vocabulary; entropies may be empty."""
         entropies = entropies or ((),) * len(completions)
         columns = zip(completions, rewards, self.advantage(rewards), entropies, strict=True)
         return [
@@ -161,8 +161,8 @@ class ShownGroups:
                 text=transcript(done.segments),
                 reward=reward,
                 advantage=advantage,
-                cut=done.finish is Finish.LENGTH,
-                tokens=self._tokens(done, entropy) if own else ShownTokens(),
+                truncated=done.finish is Finish.LENGTH,
+                tokens=self._tokens(done, entropy) if local else ShownTokens(),
             )
             for done, reward, advantage, entropy in list(columns)[:MOST_ANSWERS]
         ]
@@ -192,8 +192,8 @@ def shown_rollouts(outcome: Outcome) -> list[ShownRollout]:
     Informative groups come first. If all rewards are equal, one completion represents a group.
     """
     number, ends = outcome.round, []
-    for own in sorted(outcome.own, key=lambda group: not group.informative)[:1]:
-        ends.append(_ends(number, own.group, own.prompt, own.training.rewards, None))
+    for local in sorted(outcome.local, key=lambda group: not group.informative)[:1]:
+        ends.append(_ends(number, local.group, local.prompt, local.training.rewards, None))
     for pooled in sorted(outcome.external, key=lambda each: not each.candidate.informative)[:1]:
         rewards, author = pooled.group.rewards, peer_id_of(pooled.author)
         ends.append(_ends(number, pooled.group, pooled.prompt, rewards, author))
@@ -214,7 +214,7 @@ def _ends(
             prompt=shortened(prompt, LONGEST),
             completion=shortened(transcript(completion.segments), LONGEST),
             reward=rewards[place],
-            cut=completion.finish is Finish.LENGTH,
+            truncated=completion.finish is Finish.LENGTH,
             author=author,
         )
 
@@ -223,7 +223,7 @@ def _ends(
 UPDATE_FIGURES = (
     *("loss", "entropy", "grad_norm", "largest_share", "at_bound"),
     *("clip_fraction", "masked_fraction", "ratio_low", "ratio_median", "ratio_high"),
-    *("ratio_max", "engine_gap"),
+    *("ratio_max", "logprob_mismatch"),
 )
 MEMORY_SECONDS = 5.0  # between two readings of memory: one walks the page tables of every process
 
@@ -250,12 +250,12 @@ def record_of(
         pool_groups=pool.available(),
         tokens_trained=update.tokens_trained,
         seconds=outcome.seconds,
-        lead=outcome.lead,
-        **_own_figures(outcome),
+        peer_advantage=outcome.peer_advantage,
+        **_local_figures(outcome),
         **_update_figures(update),
         staleness={str(age): count for age, count in enumerate(update.staleness)},
         peers=status.members,
-        strangers=status.strangers,
+        foreign_peers=status.foreign_peers,
         bytes_in=status.bytes_in,
         bytes_out=status.bytes_out,
         refused=refused,
@@ -264,16 +264,16 @@ def record_of(
     )
 
 
-def _own_figures(outcome: Outcome) -> dict[str, Any]:
-    rewards = [r for g in outcome.own for r in g.training.rewards]
-    completions = [c for g in outcome.own for c in g.group.completions]
-    lengths = [float(len(c.ids)) for g in outcome.own for c in g.training.completions]
+def _local_figures(outcome: Outcome) -> dict[str, Any]:
+    rewards = [r for g in outcome.local for r in g.training.rewards]
+    completions = [c for g in outcome.local for c in g.group.completions]
+    lengths = [float(len(c.ids)) for g in outcome.local for c in g.training.completions]
     generated = outcome.generated
     seconds = outcome.seconds.get("generate", outcome.seconds.get("total", 0.0))
     return {
-        "reward_own": mean(rewards),
-        "informative_own": mean([float(g.informative) for g in outcome.own]),
-        "groups_own": len(outcome.own),
+        "reward_local": mean(rewards),
+        "informative_local": mean([float(g.informative) for g in outcome.local]),
+        "groups_local": len(outcome.local),
         "tokens_generated": generated,
         "tokens_per_s": generated / seconds if generated and seconds else None,
         "mean_length": mean(lengths),
@@ -284,8 +284,8 @@ def _own_figures(outcome: Outcome) -> dict[str, Any]:
 
 def _levels(outcome: Outcome) -> dict[str, float]:
     rewards: defaultdict[str, list[float]] = defaultdict(list)
-    for own in outcome.own:
-        rewards[f"{own.group.env}/{own.group.level}"] += own.training.rewards
+    for local in outcome.local:
+        rewards[f"{local.group.env}/{local.group.level}"] += local.training.rewards
     return {name: sum(each) / len(each) for name, each in rewards.items()}
 
 

@@ -104,7 +104,7 @@ class RunState:
             trainer.engine.load_state_dict(_read(path / ENGINE))
             if state["swarm"] == self._swarm:
                 trainer.sampler.load_state_dict(state["sampler"])
-                trainer.lead.load_state_dict(state["lead"])
+                trainer.peer_advantage.load_state_dict(state["lead"])
                 trainer.alarm.load_state_dict(state["forgetting"])
             pool.rewind(int(state["policy_step"]))
 
@@ -130,7 +130,7 @@ class RunState:
             "model": trainer.policy.name,
             "dtype": str(trainer.policy.model.dtype).removeprefix("torch."),
             "sampler": trainer.sampler.state_dict(),
-            "lead": trainer.lead.state_dict(),
+            "lead": trainer.peer_advantage.state_dict(),
             "forgetting": trainer.alarm.state_dict(),
             **(trainer.policy.adapter.settings if trainer.policy.adapter else {}),
         }

@@ -237,7 +237,7 @@ def _run(folder: RunFolder) -> Run:
         swarm_name=status.get("swarm_name"),
         swarm_id=status.get("swarm_id"),
         round=record.get("round"),
-        reward=record.get("reward_own"),
+        reward=record.get("reward_local"),
         size=folder.size(),
         age_s=status.get("age_s"),
     )

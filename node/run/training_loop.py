@@ -46,7 +46,7 @@ from swarm.common.counters import Counters
 from swarm.groups import Origin
 from swarm.journal import Journal, JournalError
 from swarm.member import Experience
-from swarm.peer_advantage import PeersLead
+from swarm.peer_advantage import PeerAdvantage
 from swarm.pool import Pool
 
 log = logging.getLogger(__name__)
@@ -142,7 +142,7 @@ class TrainingLoop:
         outcome = Outcome(
             round=number,
             policy_step=self.trained.policy.version,
-            own=tuple(generated),
+            local=tuple(generated),
             external=taken.groups,
             update=update,
             evaluation=evaluation,
@@ -150,8 +150,8 @@ class TrainingLoop:
             external_wanted=taken.wanted,
             trained=len(groups),
             proven=taken.proven,
-            lead=taken.lead,
-            emptied=taken.emptied,
+            peer_advantage=taken.peer_advantage,
+            dropped=taken.dropped,
         )
         # Before the checkpoint: a round killed in between is done and reported again, not lost.
         self.report(outcome)
@@ -210,7 +210,7 @@ class Trainer:
         self.sampler = open_sampler(config, levels)
         heldout = heldout_tasks(self.sampler.levels, config.schedule.eval_tasks)
         self.alarm = ForgettingAlarm(counters, heldout)
-        self.lead = PeersLead()
+        self.peer_advantage = PeerAdvantage()
         self._trained = trained = TrainedPolicy(config, policy, counters, engine, ranks, reference)
         self.policy, self.engine, self.learner = policy, trained.engine, trained.learner
         # The frequency of evaluations must not change what is trained on.
@@ -234,10 +234,10 @@ class Trainer:
         self._source: GroupSource = self._generator
         self._external = ExternalGroups(
             experience,
-            open_mixture(config, rules, self.lead),
+            open_mixture(config, rules, self.peer_advantage),
             open_intake(config, policy, secret or secrets.token_bytes(16), counters),
             counters,
-            spared=config.mixture.external if rules.fill else 0,
+            replaced=config.mixture.external if rules.fill else 0,
             trusted=trusted,
             blocked=blocked,
             hidden=lambda: verifier.hidden,

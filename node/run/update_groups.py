@@ -30,10 +30,10 @@ from node.learner.update_stats import UpdateStats
 from node.policy.device import give_back
 from node.policy.model_files import PolicyError
 from node.policy.policy import Policy
-from node.rollout.async_generator import JUDGES, AsyncRolloutGenerator, StalenessWindow
+from node.rollout.async_generator import VERIFIER_THREADS, AsyncRolloutGenerator, StalenessWindow
 from node.rollout.generator import Generator
 from node.rollout.group_writer import UnfinishedGroups
-from node.rollout.groups import GroupLimits, GroupSource, Intake, OwnGroup
+from node.rollout.groups import GroupLimits, GroupSource, Intake, LocalGroup, LocalGroups
 from node.tasks.curriculum import EnvLevels, TaskSampler, chosen_levels
 from node.tasks.scorer import Scorer
 from node.threads import MemoryTrimmer
@@ -45,7 +45,7 @@ from swarm.groups import Candidate, Origin, PooledGroup, informative
 from swarm.journal import Journal
 from swarm.member import Experience
 from swarm.mixture import Mixture
-from swarm.peer_advantage import OWN, Earned, PeersLead
+from swarm.peer_advantage import OWN, Earned, PeerAdvantage
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Outcome:
 
     round: int
     policy_step: int
-    own: tuple[OwnGroup, ...]
+    local: tuple[LocalGroup, ...]
     external: tuple[PooledGroup, ...]
     update: UpdateStats
     evaluation: float | None
@@ -64,12 +64,12 @@ class Outcome:
     external_wanted: int  # peer groups that the update had room for
     trained: int = 0  # groups in the update, local and peer
     proven: frozenset[bytes] = frozenset()  # authors with reputation at the choice of groups
-    lead: float | None = None  # see :class:`swarm.peer_advantage.PeersLead`
-    emptied: tuple[PooledGroup, ...] = ()  # chosen, but nothing was left to learn from
+    peer_advantage: float | None = None  # see :class:`swarm.peer_advantage.PeerAdvantage`
+    dropped: tuple[PooledGroup, ...] = ()  # chosen, but nothing was left to learn from
 
     @property
     def generated(self) -> int:
-        return sum(group.tokens for group in self.own)
+        return sum(group.tokens for group in self.local)
 
     @property
     def author_share(self) -> float | None:
@@ -88,8 +88,8 @@ class Outcome:
     @property
     def unproven_share(self) -> float | None:
         """Share of unproven authors in the update; None without groups."""
-        strangers = sum(pooled.author not in self.proven for pooled in self.external)
-        return strangers / self.trained if self.trained else None
+        unproven = sum(pooled.author not in self.proven for pooled in self.external)
+        return unproven / self.trained if self.trained else None
 
 
 def earned(external: Sequence[PooledGroup], useful: Sequence[float]) -> list[tuple[bytes, float]]:
@@ -109,12 +109,12 @@ class Rules:
     discard: bool = True  # groups of equal rewards are neither shared nor taken
     keep: int = 0  # maximum local groups to train on, informative ones only; 0 takes all
 
-    def shared(self, own: Sequence[OwnGroup]) -> list[Group]:
-        groups = [group for each in own if (group := each.shared)]
+    def shared(self, local: LocalGroups) -> list[Group]:
+        groups = [group for each in local if (group := each.shared)]
         return [each for each in groups if informative(each.rewards) or not self.discard]
 
-    def trained(self, own: Sequence[OwnGroup]) -> Sequence[OwnGroup]:
-        return [each for each in own if each.informative][: self.keep] if self.keep else own
+    def trained(self, local: LocalGroups) -> LocalGroups:
+        return [each for each in local if each.informative][: self.keep] if self.keep else local
 
 
 Usable = tuple[PooledGroup, TrainingGroup]  # a peer group, and what is learned from it
@@ -128,15 +128,15 @@ class Taken:
     training: Sequence[TrainingGroup]  # what is learned from each
     proven: frozenset[bytes]  # authors with reputation when the groups were chosen
     wanted: int  # peer groups that there was room for then
-    lead: float | None = None  # peer reward advantage then; None if unknown
-    emptied: tuple[PooledGroup, ...] = ()  # chosen, but nothing was left to learn from
+    peer_advantage: float | None = None  # peer reward advantage then; None if unknown
+    dropped: tuple[PooledGroup, ...] = ()  # chosen, but nothing was left to learn from
 
 
 @dataclass(eq=False)
 class ExternalGroups:
     """Peer groups from the replay buffer, and the credit that their authors get.
 
-    ``experience`` keeps reputations and results; ``intake`` cuts groups to size. ``spared`` is J,
+    ``experience`` keeps reputations and results; ``intake`` cuts groups to size. ``replaced`` is J,
     local groups replaced. ``trusted`` returns the authors that the user trusts; banned ones do not
     count. Groups of banned authors are not used, nor of those that ``blocked`` returns. ``hidden``
     returns the envs whose rewards depend on hidden state. ``unread`` has those whose observations
@@ -147,7 +147,7 @@ class ExternalGroups:
     mixture: Mixture
     intake: Intake
     counters: Counters
-    spared: int = 0
+    replaced: int = 0
     trusted: Callable[[], Set[bytes]] = frozenset
     blocked: Callable[[], Set[bytes]] = frozenset
     hidden: Callable[[], Set[str]] = frozenset
@@ -158,9 +158,9 @@ class ExternalGroups:
 
     def missing(self) -> int:
         """Count the local groups that peer groups could replace, but do not."""
-        if not self.spared:
+        if not self.replaced:
             return 0
-        return self.spared - self.mixture.spared(self._fresh(), *self._authors())
+        return self.replaced - self.mixture.replaced(self._fresh(), *self._authors())
 
     def _fresh(self) -> list[Candidate]:
         self._accounts.blocked = frozenset(self.blocked())
@@ -172,27 +172,29 @@ class ExternalGroups:
         trusted = frozenset(a for a in self.trusted() if not self._accounts.banned(a))
         return self._accounts.proven() | trusted, trusted
 
-    def take(self, number: int, generated: Sequence[OwnGroup], own: Sequence[OwnGroup]) -> Taken:
+    def take(self, number: int, generated: LocalGroups, local: LocalGroups) -> Taken:
         """Choose groups for round ``number``; mark them used durably before learning.
 
-        ``own`` are the groups of ``generated`` that the update will learn from.
+        ``local`` are the groups of ``generated`` that the update will learn from.
         """
         self.intake.observe(generated)
         proven, trusted = self._authors()
-        teaching = sum(each.informative for each in own)
+        informative_count = sum(each.informative for each in local)
         observed = [
             *(Earned(OWN, g.group.env, g.group.level, g.training.rewards) for g in generated),
             *(Earned(g.key.author, g.env, g.level, g.rewards) for g in self._pool.arrived()),
         ]
         self.mixture.observe(observed, proven)
         # Before the update, which may change what there is room for.
-        wanted = self.mixture.wanted(teaching)
+        wanted = self.mixture.wanted(informative_count)
         fresh, tried = self._fresh(), self._accounts.tried()
-        chosen = self.mixture.choose(fresh, number, teaching, len(own), proven, tried, trusted)
-        usable, emptied = self._usable(self._pool.consume(chosen, number), trusted)
+        chosen = self.mixture.choose(
+            fresh, number, informative_count, len(local), proven, tried, trusted
+        )
+        usable, dropped = self._usable(self._pool.consume(chosen, number), trusted)
         # If the intake dropped groups, author shares refer to the smaller update.
         authors = [pooled.author for pooled, _ in usable]
-        places = self.mixture.within(authors, len(own), proven, trusted)
+        places = self.mixture.within(authors, len(local), proven, trusted)
         if over := len(usable) - len(places):
             self.counters.add("external_over_share", over)
         kept = [usable[place] for place in places]
@@ -201,14 +203,14 @@ class ExternalGroups:
             training=[training for _, training in kept],
             proven=proven,
             wanted=wanted,
-            lead=self.mixture.lead,
-            emptied=tuple(emptied),
+            peer_advantage=self.mixture.peer_advantage,
+            dropped=tuple(dropped),
         )
 
     def _usable(
         self, consumed: Sequence[PooledGroup], trusted: Set[bytes]
     ) -> tuple[list[Usable], list[PooledGroup]]:
-        usable, emptied, hidden = list[Usable](), list[PooledGroup](), self.hidden()
+        usable, dropped, hidden = list[Usable](), list[PooledGroup](), self.hidden()
         for pooled in consumed:
             try:
                 training = self.intake.take(pooled)
@@ -216,26 +218,23 @@ class ExternalGroups:
                 # A peer's group must not end the round: three failed rounds end the node.
                 log.exception("a peer's group of %s cannot be used", pooled.group.env)
                 self.counters.add("external_failed")
-                emptied.append(pooled)
+                dropped.append(pooled)
                 continue
             if training is None:
                 self._accounts.prove([(pooled.author, 0.0)])
-                emptied.append(pooled)
+                dropped.append(pooled)
             else:
                 training = training.of_hidden_state() if pooled.group.env in hidden else training
                 usable.append((pooled, replace(training, trusted=pooled.author in trusted)))
-        return usable, emptied
+        return usable, dropped
 
-    def credit(
-        self, own: Sequence[OwnGroup], taken: Taken, update: UpdateStats, version: int
-    ) -> None:
+    def credit(self, local: LocalGroups, taken: Taken, update: UpdateStats, version: int) -> None:
         """Record an update's effects: author reputations, and lineage of its version."""
         credited = earned(taken.groups, update.useful)
         self._accounts.prove(credited)
         if useless := sum(not useful for _, useful in credited):
             self.counters.add("external_useless", useless)
-        keys = [g.key for g in own], [g.key for g in taken.groups]
-        self._pool.record_update(version, *keys)
+        self._pool.record_update(version, [g.key for g in local], [g.key for g in taken.groups])
 
 
 def unread(policy: Policy, scorer: Scorer) -> frozenset[str]:
@@ -250,22 +249,19 @@ def unread(policy: Policy, scorer: Scorer) -> frozenset[str]:
 
 
 def open_intake(config: Config, policy: Policy, secret: bytes, counters: Counters) -> Intake:
+    engine, most = config.engine, config.learner.max_completion_tokens
     filters = [name for name in FILTERS if name in config.mixture.filters]
     limits = GroupLimits(
-        config.engine.group_size,
-        config.engine.max_new_tokens,
-        filters,
-        config.learner.max_completion_tokens,
-        TurnLimits.of(config.engine),
+        engine.group_size, engine.max_new_tokens, filters, most, TurnLimits.of(engine)
     )
     return Intake(policy, limits, secret, counters)
 
 
-def open_mixture(config: Config, rules: Rules, lead: PeersLead) -> Mixture:
+def open_mixture(config: Config, rules: Rules, advantage: PeerAdvantage) -> Mixture:
     section = config.mixture
     rule = SELECTIONS.load(section.select)
     options = SELECTIONS.options(section.select, section.select_options)
-    return Mixture(section, config.node.seed, lead, rule, options, discard=rules.discard)
+    return Mixture(section, config.node.seed, advantage, rule, options, discard=rules.discard)
 
 
 def open_reference(
@@ -367,13 +363,13 @@ class TrainedPolicy:
             self._counters.add("external_refused", update.unlikely, reason="unlikely")
         if update.halved:
             self._counters.add("micro_batch_halved", update.halved)
-        gap = update.engine_gap
+        gap = update.logprob_mismatch
         if gap is not None and not gap <= self._widest:  # NaN is a defect, too
-            self._counters.add("engine_gaps")
+            self._counters.add("logprob_mismatches")
             log.warning(
                 "the engine's log-probs differ from the learner's by %.2g nats at equal "
                 "weights; rounding explains %g. Try another engine.backend or policy.dtype",
-                update.engine_gap,
+                update.logprob_mismatch,
                 self._widest,
             )
 
@@ -402,21 +398,17 @@ def open_source(
         ),
         unfinished=unfinished,
         sleep_mode=trained.sleep_mode,
-        threads=ThreadPoolExecutor(JUDGES, "verifier"),
+        threads=ThreadPoolExecutor(VERIFIER_THREADS, "verifier"),
     )
 
 
-def shareable(own: Generator, groups: Sequence[Group]) -> tuple[list[Group], Origin]:
+def shareable(generator: Generator, groups: Sequence[Group]) -> tuple[list[Group], Origin]:
     """Return the groups that peers may get, and the origin they get with them."""
-    origin = Origin(
-        own.policy.version,
-        public_name(own.policy.name),
-        own.policy.encoding,
-        own.sampling.temperature,
-        own.sampling.max_new_tokens,
-    )
-    kept_back = own.verifier.unrepeatable
-    shared = [g for g in groups if g.env not in kept_back and own.indexes.shareable(g.index)]
+    policy, sampling = generator.policy, generator.sampling
+    limits = sampling.temperature, sampling.max_new_tokens
+    origin = Origin(policy.version, public_name(policy.name), policy.encoding, *limits)
+    kept_back = generator.verifier.unrepeatable
+    shared = [g for g in groups if g.env not in kept_back and generator.indexes.shareable(g.index)]
     return shared, origin
 
 

@@ -54,8 +54,7 @@ def warm_start(config: Config, folder: RunFolder, path: Path, steps: int, say: S
     manifest = manifest_of(folder)
     with verifier_of(config, manifest) as (verifier, levels):
         policy = Policy.load(config.policy, tell=say)
-        run = _Run(config, policy, verifier, _lowest(levels))
-        record = run.train(steps, say)
+        record = _Run(config, policy, verifier, _lowest(levels)).train(steps, say)
     for left in folder.root.glob(f".{FOLDER}-*"):  # of a killed process
         shutil.rmtree(left, ignore_errors=True)
     with TemporaryDirectory(dir=folder.root, prefix=f".{FOLDER}-") as scratch:
@@ -139,15 +138,11 @@ class _Run:
         engine = self._config.engine
         # With the policy itself, for the weights of now.
         transformers = changed(self._config, {"engine.backend": "transformers"})
+        sampling = Sampling(engine.temperature, engine.max_new_tokens, seed=0)
+        turns = TurnLimits.of(engine)
         with closing(open_engine(transformers, self._policy, Counters())) as open_one:
             evaluator = Evaluator(
-                self._policy,
-                open_one,
-                self._verifier,
-                tasks,
-                Sampling(engine.temperature, engine.max_new_tokens, seed=0),
-                Counters(),
-                TurnLimits.of(engine),
+                self._policy, open_one, self._verifier, tasks, sampling, Counters(), turns
             )
             return evaluator.evaluate(COMPLETIONS)
 

@@ -36,6 +36,14 @@ def private_umask() -> Iterator[None]:
         os.umask(before)
 
 
+def let_others_read(folder: Path) -> None:
+    """Give a folder's files, which libraries and this module write private, usual permissions."""
+    usual = os.umask(_OTHERS)
+    os.umask(usual)
+    for path in filter(Path.is_file, folder.rglob("*")):
+        path.chmod(0o666 & ~usual)
+
+
 def tighten(path: Path) -> bool:
     """Remove other users' access to a path; return whether they had any.
 

@@ -426,7 +426,8 @@ def best_of(entries: Sequence[CheckpointEntry], folder: RunFolder) -> Checkpoint
 
 
 def no_checkpoint(folder: Path) -> NodeError:
-    remedy = "Wait until the node finishes schedule.checkpoint_every rounds, or stop it."
+    remedy = "A node writes one every schedule.checkpoint_every rounds and when it stops; "
+    remedy += "eval --model needs none."
     return NodeError("no checkpoint yet in", folder, remedy)
 
 

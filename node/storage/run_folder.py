@@ -213,7 +213,7 @@ def _checked(status: Any) -> dict[str, Any]:
     if not isinstance(status, dict) or not _are(dict, status.get("record")):
         raise ValueError("not an object")
     record, lists = status.get("record") or {}, [status.get("addresses"), status.get("peers")]
-    numbers = [status.get("time"), record.get("round"), record.get("reward_own")]
+    numbers = [status.get("time"), record.get("round"), record.get("reward_local")]
     numbers.append(status.get("peers_more"))
     texts = [status.get(name) for name in ("peer_id", "swarm_id", "swarm_name")]
     if not (_are(list, *lists) and _are(int | float, *numbers) and _are(str, *texts)):
@@ -276,7 +276,6 @@ def present_status(folder: RunFolder) -> dict[str, Any]:
         state = STARTING
     works = state in (RUNNING, STOPPING)
     at = reported.get("time")
-    age = None if at is None else max(0.0, time.time() - at)
     return {
         **dict.fromkeys(("peer_id", "swarm_id", "swarm_name", "record")),
         "addresses": [],
@@ -287,7 +286,7 @@ def present_status(folder: RunFolder) -> dict[str, Any]:
         "peers": [_now(peer, works) for peer in reported.get("peers") or []],
         "running": holder is not None,
         "state": state,
-        "age_s": age,
+        "age_s": None if at is None else max(0.0, time.time() - at),
     }
 
 

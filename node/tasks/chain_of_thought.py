@@ -368,8 +368,7 @@ class Adding(Working[tuple[int, ...]]):
         return tuple(rng.sample(range(1, most + 1), settings["count"]))
 
     def question(self, state: tuple[int, ...]) -> str:
-        numbers = " ".join(map(str, state))
-        return f"Add up {numbers}, two numbers at a time. Steps are written 2+3=5"
+        return f"Add up {' '.join(map(str, state))}, two numbers at a time. Steps are written 2+3=5"
 
     def way(self, rng: random.Random, state: tuple[int, ...]) -> Iterator[str]:
         left = list(state)

@@ -188,7 +188,7 @@ class Beliefs:
         return won * left, lost * left
 
 
-def teaches(rate: float, group_size: int) -> float:
+def informative_probability(rate: float, group_size: int) -> float:
     """Return the probability that a group is neither all right nor all wrong."""
     return 1.0 - rate**group_size - (1.0 - rate) ** group_size
 
@@ -210,7 +210,7 @@ class Thompson(Curriculum):
         self._beliefs.tick()
         sizes = Counter(env for env, _ in levels)
         shares = [
-            teaches(self._beliefs.draw((env, number), rng), self.group_size)
+            informative_probability(self._beliefs.draw((env, number), rng), self.group_size)
             * weights[env]
             / sizes[env]
             for env, number in levels
@@ -252,7 +252,7 @@ class Skill(Thompson):
             rate, worth[env] = 1.0, {}
             for level in group:
                 rate = min(rate, self._beliefs.draw(level, rng))
-                worth[env][level] = teaches(rate, self.group_size)
+                worth[env][level] = informative_probability(rate, self.group_size)
         shares = [weights[env] * max(of_env.values()) for env, of_env in worth.items()]
         (env,) = rng.choices(list(worth), shares)
         (level,) = rng.choices(list(worth[env]), list(worth[env].values()))

@@ -19,11 +19,11 @@ from swarm.verification import (
     UNKNOWN_ENV,
     Answer,
     Answers,
-    Judged,
-    JudgeRefused,
     Requests,
+    Scored,
+    Scores,
     TrajectoryTexts,
-    Verdict,
+    VerifierError,
     one_outcome,
 )
 
@@ -55,7 +55,7 @@ class Answered:
     fault: str = field(default="", compare=False)
 
 
-Moved = Answered | JudgeRefused  # ``JudgeRefused``: lost, with no more turns and no reward
+Moved = Answered | VerifierError  # ``VerifierError``: lost, with no more turns and no reward
 
 
 def settled(moved: Moved) -> Future[Moved]:
@@ -86,7 +86,7 @@ class Scorer(Protocol):
     """Interface of :class:`~node.tasks.verifier.verifier.Verifier` and its stand-ins."""
 
     def prompts(self, tasks: Sequence[TaskRef]) -> list[str]:
-        """Return the prompts of tasks, in order; raise ``JudgeRefused`` if one fails."""
+        """Return the prompts of tasks, in order; raise ``VerifierError`` if one fails."""
 
     @property
     def environments(self) -> frozenset[str]:
@@ -118,47 +118,47 @@ class Scorer(Protocol):
 
         Each is set when its environment responds, and never raises for what an environment does.
         """
-        return [settled(JudgeRefused(UNKNOWN_ENV, f"{m.task.env!r} is not played")) for m in moves]
+        return [settled(VerifierError(UNKNOWN_ENV, f"{m.task.env!r} is not played")) for m in moves]
 
     def play(self, moves: Sequence[Move]) -> list[Moved]:
         """Take turns, wait for all, and return the responses in order."""
         return [outcome.result() for outcome in self.play_each(moves)]
 
-    def judge(self, task: TaskRef, texts: Answers) -> Verdict:
+    def verify(self, task: TaskRef, texts: Answers) -> Scores:
         """Rebuild one task and score answers to it."""
 
-    def judge_some(self, asked: Requests) -> Sequence[Judged]:
-        """Score the first groups: see :meth:`swarm.verification.Judge.judge_some`."""
+    def verify_some(self, asked: Requests) -> Sequence[Scored]:
+        """Score the first groups: see :meth:`swarm.verification.GroupVerifier.verify_some`."""
         first = asked[0]
-        return one_outcome(lambda: self.judge(first.task, first.texts))
+        return one_outcome(lambda: self.verify(first.task, first.texts))
 
 
-def judge_all(scorer: Scorer, asked: Requests) -> Iterator[Judged]:
+def verify_all(scorer: Scorer, asked: Requests) -> Iterator[Scored]:
     """Yield the verification result of each group, in order."""
     done = 0
     while done < len(asked):
-        outcomes = scorer.judge_some(asked[done:])
+        outcomes = scorer.verify_some(asked[done:])
         yield from outcomes
         done += len(outcomes)
 
 
 def buildable(
-    scorer: Scorer, tasks: Sequence[TaskRef], unscored: Callable[[int, JudgeRefused], None]
+    scorer: Scorer, tasks: Sequence[TaskRef], unscored: Callable[[int, VerifierError], None]
 ) -> list[str | None]:
     """Return the prompts of tasks, None for each that cannot be built.
 
-    ``unscored`` receives its index and the reason. Raises ``JudgeRefused`` if none can be built.
+    ``unscored`` receives its index and the reason. Raises ``VerifierError`` if none can be built.
     """
     try:
         return list(scorer.prompts(tasks))
-    except JudgeRefused as refused:
+    except VerifierError as refused:
         if refused.reason == UNAVAILABLE:
             raise
     prompts: list[str | None] = []
     for number, task in enumerate(tasks):
         try:
             prompts += scorer.prompts([task])
-        except JudgeRefused as refused:
+        except VerifierError as refused:
             if refused.reason == UNAVAILABLE:
                 raise
             unscored(number, refused)
@@ -166,10 +166,10 @@ def buildable(
     return prompts
 
 
-def nothing_built(count: int) -> JudgeRefused:
+def nothing_built(count: int) -> VerifierError:
     """Return the error to raise if none of ``count`` tasks could be built."""
     why = f"none of {counted(count, 'task')} can be built; the log says why"
-    return JudgeRefused(UNAVAILABLE, why)
+    return VerifierError(UNAVAILABLE, why)
 
 
 MOST_FAULT = 200  # characters
@@ -245,6 +245,6 @@ def _replayed(source: TaskSource, task: Task, turns: TrajectoryTexts) -> float:
     if source.environment is None:
         raise ScoringError(f"env {source.name!r} is answered in one turn")
     try:
-        return source.environment.replay(task.entry, turns.texts, cut=turns.cut)
+        return source.environment.replay(task.entry, turns.texts, truncated=turns.truncated)
     except EpisodeError as error:
         raise ScoringError(f"env {source.name!r}: {error}") from error

@@ -273,8 +273,7 @@ def summary(specs: Sequence[EnvSpec], allowed: Allowed) -> str:
     levels = counted(sum(len(spec.levels) for spec in opened), "level")
     shipped = (file.name.removesuffix(".toml") for file in _SHIPPED.iterdir())
     name = next((each for each in shipped if load_task_set(each) == tuple(specs)), None)
-    providers = ", ".join(dict.fromkeys(map(_provider, opened)))
-    source = f"the task set {name}" if name else providers
+    source = f"the task set {name}" if name else ", ".join(dict.fromkeys(map(_provider, opened)))
     risky = ", ".join(spec.name for spec in opened if evaluates(spec))
     more = f"; {risky}: evaluates answers" if risky else ""
     return f"this swarm's tasks here: {len(opened)} families with {levels}, of {source}{more}"

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 from node.engines.engine import Prompts, RolloutEngine, Sample, Sampling
 from node.policy.policy import Policy
-from node.tasks.scorer import Answered, Move, Moved, Scorer, judge_all
+from node.tasks.scorer import Answered, Move, Moved, Scorer, verify_all
 from node.trajectories.trajectory import OpenTrajectory, Trajectory, TurnLimits
 from protocol.rollout import Finish
 from swarm.groups import TaskRef
-from swarm.verification import Asked, Judged, JudgeRefused, Verdict, answer_of
+from swarm.verification import Scored, Scores, Submission, VerifierError, answer_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +49,16 @@ class TurnScheduler:
         ready = []
         while done := self._done(patience):
             # Another turn was allowed, but these observations leave no tokens for it.
-            cut = []
+            truncated = []
             for each in done:
                 if self._take(each.trajectory, each.answer.result()):
                     ready.append(each.trajectory)
                 else:
-                    cut.append(each)
-            if not cut:
+                    truncated.append(each)
+            if not truncated:
                 break
-            moves = [replace(each.move, final=True) for each in cut]
-            self._begin([each.trajectory for each in cut], moves)
+            moves = [replace(each.move, final=True) for each in truncated]
+            self._begin([each.trajectory for each in truncated], moves)
         return ready
 
     def _begin(self, trajectories: Sequence[OpenTrajectory], moves: Sequence[Move]) -> None:
@@ -79,7 +79,7 @@ class TurnScheduler:
 
     def _take(self, each: OpenTrajectory, moved: Moved) -> bool:
         """Continue or end; False if it cannot continue and has no reward yet."""
-        if isinstance(moved, JudgeRefused):
+        if isinstance(moved, VerifierError):
             each.end(replace(each.so_far, lost=moved))
         elif moved.reward is not None:
             whole = moved.over and each.so_far.finish is Finish.STOP
@@ -94,7 +94,7 @@ class TurnScheduler:
 
 
 class Session:
-    """Session in one task, after its prompt; raises ``JudgeRefused`` if not buildable."""
+    """Session in one task, after its prompt; raises ``VerifierError`` if not buildable."""
 
     def __init__(self, scorer: Scorer, task: TaskRef) -> None:
         self._scorer = scorer
@@ -103,22 +103,21 @@ class Session:
         (self.first,) = scorer.prompts([task])
 
     def take(self, text: str) -> Answered:
-        """Take a turn and return the response; raise ``JudgeRefused`` if it is lost."""
+        """Take a turn and return the response; raise ``VerifierError`` if it is lost."""
         if self._task.env not in self._scorer.environments:
-            verdict = self._scorer.judge(self._task, [text])
-            return Answered("", True, verdict.rewards[0])
+            return Answered("", True, self._scorer.verify(self._task, [text]).rewards[0])
         self._actions += (text,)
         return self._moved(final=False)
 
     def leave(self) -> float:
-        """End early and return the reward so far; raise ``JudgeRefused`` if it is lost."""
+        """End early and return the reward so far; raise ``VerifierError`` if it is lost."""
         if not self._actions:
             return 0.0
         return self._moved(final=True).reward or 0.0
 
     def _moved(self, *, final: bool) -> Answered:
         (moved,) = self._scorer.play([Move(0, self._task, self._actions, final)])
-        if isinstance(moved, JudgeRefused):
+        if isinstance(moved, VerifierError):
             raise moved
         return moved
 
@@ -198,9 +197,9 @@ class Player:
         return [(opened[key], sample) for key, sample in samples if key in opened]
 
 
-def judged(
+def verified(
     scorer: Scorer, groups: Sequence[tuple[TaskRef, Sequence[Trajectory]]]
-) -> Iterator[Judged]:
+) -> Iterator[Scored]:
     """Yield the verification result of each task's completions, in order.
 
     Trajectories are replayed as peers do; what does not reproduce is neither shared nor trained on.
@@ -209,19 +208,21 @@ def judged(
     known = [_settled(scorer, task, group) for task, group in groups]
     played = scorer.environments
     asked = [
-        Asked(task, [answer_of(each.completion(0.0), played=task.env in played) for each in group])
+        Submission(
+            task, [answer_of(each.completion(0.0), played=task.env in played) for each in group]
+        )
         for (task, group), settled in zip(groups, known, strict=True)
         if settled is None
     ]
-    found = judge_all(scorer, asked)
+    found = verify_all(scorer, asked)
     for settled in known:
         yield next(found) if settled is None else settled
 
 
-def _settled(scorer: Scorer, task: TaskRef, group: Sequence[Trajectory]) -> Judged | None:
+def _settled(scorer: Scorer, task: TaskRef, group: Sequence[Trajectory]) -> Scored | None:
     if lost := next((each.lost for each in group if each.lost), None):
         return lost
     if task.env not in scorer.unrepeatable:
         return None
     (prompt,) = scorer.prompts([task])
-    return Verdict(prompt, tuple(each.reward or 0.0 for each in group))
+    return Scores(prompt, tuple(each.reward or 0.0 for each in group))

@@ -12,7 +12,7 @@ from node.learner.batches import TrainingCompletion
 from node.tasks.scorer import Move
 from protocol.rollout import Completion, Finish, Segment, Tokens, Writer
 from swarm.groups import TaskRef
-from swarm.verification import JudgeRefused
+from swarm.verification import VerifierError
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Trajectory:
     turns: tuple[Turn, ...]
     finish: Finish
     reward: float | None = None
-    lost: JudgeRefused | None = None
+    lost: VerifierError | None = None
 
     @classmethod
     def once(cls, sample: Sample) -> Trajectory:

@@ -188,8 +188,7 @@ def variables() -> dict[str, str]:
 
     Its output into a file is UTF-8, unless ``PYTHONIOENCODING`` names another encoding.
     """
-    ours = {"PYTHONPATH": import_path(), **_LAUNCHER}
-    return {"PYTHONIOENCODING": "utf-8", **os.environ, **ours}
+    return {"PYTHONIOENCODING": "utf-8", **os.environ, "PYTHONPATH": import_path(), **_LAUNCHER}
 
 
 # CREATE_NEW_PROCESS_GROUP, which also turns off Ctrl-C, and CREATE_NO_WINDOW: a hidden console

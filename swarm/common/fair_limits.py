@@ -210,7 +210,7 @@ class ByteBudget:
         self._clock = clock
         self._reputations = reputations
         self._all = _Use(0.0, clock.monotonic())
-        self._strangers = _Use(0.0, clock.monotonic())
+        self._unknown = _Use(0.0, clock.monotonic())
         self._peers: OrderedDict[str, _Use] = OrderedDict()
 
     def has_room(self, peer: str, size: int = LEAST_COST) -> bool:
@@ -233,7 +233,7 @@ class ByteBudget:
     def _allows(self, peer: str, cost: int, now: float) -> bool:
         free = self._burst - self._all.fade(now)
         if not self._reputations.knows(peer):
-            free = min(free, self._burst * (1.0 - KEPT) - self._strangers.fade(now))
+            free = min(free, self._burst * (1.0 - KEPT) - self._unknown.fade(now))
         used = self._peers[peer].fade(now) if peer in self._peers else 0.0
         if used + cost > self._burst * PEER_SHARE:
             return False
@@ -242,8 +242,8 @@ class ByteBudget:
 
     def _charge(self, peer: str, cost: int, now: float) -> None:
         use = self._peers.pop(peer, None) or _Use(0.0, now)
-        stranger = not self._reputations.knows(peer)
-        for each in (use, self._all, self._strangers) if stranger else (use, self._all):
+        unknown = not self._reputations.knows(peer)
+        for each in (use, self._all, self._unknown) if unknown else (use, self._all):
             each.fade(now)
             each.bytes += cost
         self._peers[peer] = use

@@ -94,8 +94,8 @@ class RequestSlots:
     def _room(self, known: bool) -> bool:
         if len(self._slots) >= self._total:
             return False
-        strangers = sum(not slot.known for slot in self._slots)
-        return known or strangers < self._total - int(self._total * KEPT)
+        unknown = sum(not slot.known for slot in self._slots)
+        return known or unknown < self._total - int(self._total * KEPT)
 
     def _victim(self, peer: str, known: bool, now: float) -> RequestSlot | None:
         mine = self._held[peer]

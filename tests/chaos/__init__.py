@@ -1,5 +1,5 @@
-"""A swarm of real nodes that is mistreated on purpose, and the checks of what it wrote meanwhile.
+"""Fault injection on a swarm of real nodes, and checks of what the nodes recorded.
 
-``python -m tests.chaos run`` draws every event from a seed; ``python -m tests.chaos soak`` leaves
-a swarm alone and looks whether anything grows.
+``python -m tests.chaos run`` draws all events from a seed. ``python -m tests.chaos soak`` leaves a
+swarm undisturbed and checks that no resource grows.
 """

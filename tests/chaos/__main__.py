@@ -27,21 +27,21 @@ from tests.chaos.world import World, enter
 
 RESULTS = ROOT / "benchmarks" / "results"
 PATIENCE = 600.0
-"""Seconds for nodes to come back after the last event, and again for them to stop."""
+"""Seconds for nodes to return after the last event, and again for them to stop."""
 MEETING_SECONDS = 300.0
-"""In which everybody has to have had groups from the other side before the cut."""
+"""Seconds for every node to receive groups from the other side before the cut."""
 SHOWN = 12
-"""Violations printed of each kind."""
+"""Maximum printed violations per invariant."""
 WARM_UP_SHARE, LONGEST_WARM_UP = 0.25, 600.0
-"""Of the run, and seconds at most, in which caches and pools fill."""
+"""Fraction of the run, and maximum seconds, in which caches and buffers fill."""
 BOUNDS = {"memory": 24.0, "fds": 4.0, "sockets": 4.0, "threads": 2.0, "folder": 16.0}
-"""Growth an hour that still counts as flat, of one node with its children: MiB, numbers, and MiB of
-its run folder without metrics.jsonl."""
+"""Growth per hour that counts as flat, for one node with its children.
+In MiB, counts, and MiB of its run folder without metrics.jsonl."""
 LEAST = {"memory": 16.0, "fds": 4.0, "sockets": 4.0, "threads": 3.0, "folder": 4.0}
-"""Growth over the time watched that a short run cannot tell from caches that still fill, in the
-same units; after two hours the bounds above are the stricter ones."""
+"""Growth over the observed time that a short run cannot tell from filling caches.
+The units are the same. After two hours the bounds above are stricter."""
 LARGEST_RECORD = 4096.0
-"""Bytes of metrics.jsonl a round."""
+"""Maximum bytes of metrics.jsonl per round."""
 
 
 def summary(evidence: Evidence, results: Sequence[Result], settings: dict[str, Any]) -> dict:
@@ -62,8 +62,8 @@ def summary(evidence: Evidence, results: Sequence[Result], settings: dict[str, A
 
 
 def unseen(events: Mapping[str, Mapping[str, int]], results: Sequence[Result]) -> list[str]:
-    """What this run says nothing about: kinds of events none of which befell a node, with the
-    reason, and invariants that nothing was there to check by."""
+    """List what this run did not cover.
+    These are kinds of events that hit no node, with outcomes, and invariants never checked."""
     missed = [
         f"{kind} ({', '.join(sorted(outcomes))})"
         for kind, outcomes in sorted(events.items())
@@ -91,7 +91,7 @@ def show(told: dict[str, Any], results: Sequence[Result], console: Console) -> N
 
 
 def concluded(options: argparse.Namespace, told: dict[str, Any], results: Sequence[Result]) -> int:
-    """Show what a run came to, and with ``--keep`` replace the last result."""
+    """Print the result of a run; with ``--keep``, replace the saved result."""
     show(told, results, Console())
     if options.keep:
         RESULTS.mkdir(parents=True, exist_ok=True)
@@ -101,7 +101,7 @@ def concluded(options: argparse.Namespace, told: dict[str, Any], results: Sequen
 
 
 def soak(options: argparse.Namespace) -> int:
-    """Run a swarm at the demo's speed; 1 where something grows."""
+    """Run a swarm at the demo's speed; return 1 if a resource grows."""
     evidence = Evidence(options.folder / "evidence.sqlite")
     alive = Result("every node runs to the end")
     with (
@@ -134,7 +134,7 @@ def soak(options: argparse.Namespace) -> int:
 
 
 def growth(evidence: Evidence) -> dict[str, dict[str, tuple[float, float]]]:
-    """By figure and node: robust slope an hour, and the hours watched after the warm-up."""
+    """Return the robust slope per hour and the hours observed after warm-up, per node."""
     found: dict[str, dict[str, tuple[float, float]]] = {figure: {} for figure in BOUNDS}
     query = "SELECT node, min(at), max(at) FROM samples GROUP BY node"
     for node, first, last in evidence.rows(query):
@@ -161,7 +161,7 @@ def grown(evidence: Evidence) -> list[Result]:
 
 
 def split(options: argparse.Namespace) -> int:
-    """Kill the seed, cut, wait ``options.minutes``, mend, look; 1 where a half stays alone."""
+    """Kill the bootstrap node, cut and heal the network; return 1 on a violation."""
     scene, say = World(options.folder), Console().print
     if not scene.whole:
         say("a network cannot be cut without namespaces")
@@ -190,7 +190,7 @@ def split(options: argparse.Namespace) -> int:
 
 
 def _met(swarm: Crowd, evidence: Evidence, say: Callable[[str], None]) -> Healing:
-    """Let everybody have groups from the other side, and know how long that takes them."""
+    """Wait until every node has had groups from the other side, and time the waits."""
     healing = Healing(swarm.nodes, swarm.authors, evidence, lambda node: node.at_work, say)
     deadline = time.monotonic() + MEETING_SECONDS
     while len(healing.known) < len(swarm.nodes):
@@ -202,10 +202,10 @@ def _met(swarm: Crowd, evidence: Evidence, say: Callable[[str], None]) -> Healin
 
 
 def main() -> int:
-    """Parse, go into namespaces of our own, and do what was asked."""
+    """Parse the arguments, enter the run's own namespaces, and run the command."""
     options = arguments()
     enter(sys.argv[1:])
-    sys.stdout.reconfigure(line_buffering=True)  # so that a log tells how far a run has come
+    sys.stdout.reconfigure(line_buffering=True)  # A log then shows the progress of the run.
     if options.folder.exists():
         shutil.rmtree(options.folder)
     options.folder.mkdir(parents=True)
@@ -226,7 +226,7 @@ def arguments() -> argparse.Namespace:
 
 
 def chaos(options: argparse.Namespace) -> int:
-    """Hurt a swarm and check what it wrote; 1 where anything is violated."""
+    """Run a swarm under faults and check its records; return 1 on any violation."""
     seconds, evidence = 60.0 * options.minutes, Evidence(options.folder / "evidence.sqlite")
     events = draw(options.seed, seconds, options.nodes, disk_node=0)
     say = partial(Console().print, highlight=False, soft_wrap=True, markup=False)
@@ -248,16 +248,16 @@ def chaos(options: argparse.Namespace) -> int:
 
 
 def judged(evidence: Evidence, swarm: Crowd) -> list[Result]:
-    """All invariants, with a verifier that no node has touched."""
+    """Check all invariants with a verifier that no node has used."""
     heard = Result("seed and listeners ran to the end")
     heard.expect(swarm.seed.status is None, f"the seed: {swarm.seed.last_words}")
     for folder, process in swarm.listeners.items():
         heard.expect(process.poll() is None, f"see {folder / 'output.log'}")
         evidence.merge(folder / "heard.sqlite")
     records = {node.name: rounds(node) for node in swarm.nodes}
-    with Verifier(open_manifest(swarm.signed).catalogue, outside=False) as judge:
-        judge.start()
-        checked = all_results(evidence, swarm.signed, judge, records)
+    with Verifier(open_manifest(swarm.signed).catalogue, outside=False) as verifier:
+        verifier.start()
+        checked = all_results(evidence, swarm.signed, verifier, records)
         return [heard, *checked, *flat(evidence)]
 
 

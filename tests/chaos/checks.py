@@ -1,6 +1,6 @@
-"""Whether a run kept what a node promises, judged by its evidence alone: no node is asked.
+"""Check from the evidence alone whether a run kept what a node promises.
 
-Rewards are computed anew, from the frames that authors served and from what other peers heard.
+Rewards are recomputed from the frames that authors served and that other peers received.
 """
 
 from collections import defaultdict
@@ -16,35 +16,35 @@ from protocol.frame import open_frame
 from protocol.manifest import Manifest, open_manifest, swarm_id
 from protocol.rollout import Batch, Group, encode_group
 from swarm.groups import TaskRef
-from swarm.verification import Judge
+from swarm.verification import GroupVerifier
 from tests.chaos.evidence import Evidence
 
 TOLERANCE = 1e-3
 LATELY = 20.0
-"""Seconds before a death whose offers must still be held: younger than any frame's age limit."""
+"""Seconds before a death; their offers must still be held."""
 EXPECTED_ENDS = ("killed", "stopped", "disk full", "refused: clock")
 SETTLED_SECONDS = 20.0
-"""At work, after which a node has started all that it starts."""
+"""Seconds of work after which a node has started all of its processes and threads."""
 LARGEST_GROWTH = {
     "memory": (1.25, 0.0),
     "fds": (1.1, 8.0),
     "sockets": (1.1, 8.0),
     "threads": (1.1, 4.0),
 }
-"""Factor and summand by which the last third of a run may exceed the first, of a node's median."""
+"""Allowed growth of a node's median, first to last third: factor and offset."""
 MOST_LOST_SOCKETS = 40
-"""Left by killed daemons: each next start removes those that are a minute old."""
+"""Sockets left by killed daemons: each start removes those that are a minute old."""
 MOST_TEMPORARY = 64
 """Other entries of /tmp, over all processes of a run."""
 
 Key = tuple[bytes, int, int]
 Records = Mapping[str, Sequence[tuple[int, int]]]
-"""Of each node, (round, policy step) of every line that it wrote, in their order."""
+"""Per node: (round, policy step) of every line that it wrote, in order."""
 
 
 @dataclass(slots=True)
 class Result:
-    """One invariant: how often it was looked at, and where it did not hold."""
+    """One invariant: how often it was checked, and its violations."""
 
     name: str
     checked: int = 0
@@ -58,7 +58,7 @@ class Result:
 
 @dataclass(slots=True)
 class Told:
-    """What authors said in frames: the frame's batch, and every telling of each draw."""
+    """Each frame's batch, and every version of each task sample in the frames."""
 
     batches: dict[bytes, tuple[bytes, Batch]] = field(default_factory=dict)
     groups: dict[Key, list[tuple[bytes, Group]]] = field(default_factory=lambda: defaultdict(list))
@@ -80,7 +80,7 @@ def read_frames(evidence: Evidence, signed: bytes) -> tuple[Told, Result]:
     return told, result
 
 
-def only_verified(evidence: Evidence, told: Told, judge: Judge) -> Result:
+def only_verified(evidence: Evidence, told: Told, verifier: GroupVerifier) -> Result:
     result = Result("nothing unverified was trained on")
     query = "SELECT DISTINCT author, epoch, number FROM uses WHERE author!=x''"
     for key in evidence.rows(query):
@@ -88,7 +88,7 @@ def only_verified(evidence: Evidence, told: Told, judge: Judge) -> Result:
         if not tellings:
             result.expect(False, f"{_draw(key)}: no frame on record holds it")
             continue
-        right = [_earned(group, task_seed(*key), judge) for _, group in tellings]
+        right = [_earned(group, task_seed(*key), verifier) for _, group in tellings]
         result.expect(all(right), f"{_draw(key)}: its rewards are not the verifier's")
     return result
 
@@ -97,20 +97,20 @@ def _draw(key: Key) -> str:
     return f"{key[0].hex()[:12]} {key[1]}/{key[2]}"
 
 
-def _earned(group: Group, seed: int, judge: Judge) -> bool:
+def _earned(group: Group, seed: int, verifier: GroupVerifier) -> bool:
     texts = [completion.text for completion in group.completions]
-    own = judge.judge(TaskRef(group.env, group.level, seed), texts).rewards
+    own = verifier.verify(TaskRef(group.env, group.level, seed), texts).rewards
     return all(abs(a - b) <= TOLERANCE for a, b in zip(group.rewards, own, strict=True))
 
 
-def lies_told(evidence: Evidence, told: Told, judge: Judge) -> Result:
-    """How often others than the nodes claimed what is not so: without any, the check before this
-    one has shown nothing."""
+def lies_told(evidence: Evidence, told: Told, verifier: GroupVerifier) -> Result:
+    """Count false claims by peers other than the nodes.
+    Without a false claim, the check before this one shows nothing."""
     result = Result("others lied, for nodes to refuse")
     nodes = {author for (author,) in evidence.rows("SELECT author FROM nodes")}
     for key, tellings in told.groups.items():
         if key[0] not in nodes:
-            right = [_earned(group, task_seed(*key), judge) for _, group in tellings]
+            right = [_earned(group, task_seed(*key), verifier) for _, group in tellings]
             result.checked += not all(right)
     if not result.checked:
         result.violations.append("nobody did: run it for longer")
@@ -140,7 +140,7 @@ def draws_told_once(told: Told) -> Result:
 
 
 def sequences_used_once(evidence: Evidence, told: Told) -> Result:
-    """No sequence number of an author stands in two things, announcements and frames together."""
+    """Check that no author uses a sequence number for two announcements or frames."""
     result = Result("no sequence number was used twice")
     bearers: dict[tuple[bytes, int], set[bytes]] = defaultdict(set)
     query = "SELECT author, sequence, digest FROM announcements"
@@ -155,7 +155,7 @@ def sequences_used_once(evidence: Evidence, told: Told) -> Result:
 
 
 def offers_held(evidence: Evidence) -> Result:
-    """Whatever a node announced lies in its outbox, served while it lives, found when it died."""
+    """Check that a node holds all frames it announced, also when it dies."""
     result = Result("nothing announced is missing at its author")
     nodes = dict(evidence.rows("SELECT author, name FROM nodes"))
     query = (
@@ -201,7 +201,7 @@ def numbers_kept(evidence: Evidence, told: Told) -> Result:
 
 
 def goes_on(evidence: Evidence, records: Records) -> list[Result]:
-    """Each life goes on from the last checkpoint, and its policy only ever goes forward."""
+    """Check that each life resumes from the last checkpoint and steps never decrease."""
     resumed, forward = Result("a killed node goes on"), Result("the policy's step only grows")
     told = "life, how, records, checkpoint_round, checkpoint_step"
     lives = f"SELECT {told} FROM lives WHERE node=? ORDER BY life"
@@ -237,8 +237,8 @@ def ends_and_journals(evidence: Evidence) -> list[Result]:
 
 
 def heals_in_time(evidence: Evidence, manifest: Manifest, epochs: float = 2.0) -> Result:
-    """After a partition groups from the other side come in again within so many epochs, and the
-    longest that the node had waited for such before: a busy machine makes everybody slower."""
+    """Check that groups from the other side return soon after a partition.
+    The limit is ``epochs`` plus the node's longest wait before, which allows for a busy machine."""
     result = Result(f"a partition heals within {epochs:g} epochs")
     for node, seconds, usual in evidence.rows("SELECT node, seconds, usual FROM heals"):
         took = "not at all" if seconds is None else f"{seconds:.1f} s"
@@ -248,12 +248,12 @@ def heals_in_time(evidence: Evidence, manifest: Manifest, epochs: float = 2.0) -
 
 
 def all_results(
-    evidence: Evidence, signed: bytes, judge: Judge, records: Records
+    evidence: Evidence, signed: bytes, verifier: GroupVerifier, records: Records
 ) -> Iterable[Result]:
     told, whole = read_frames(evidence, signed)
     yield whole
-    yield only_verified(evidence, told, judge)
-    yield lies_told(evidence, told, judge)
+    yield only_verified(evidence, told, verifier)
+    yield lies_told(evidence, told, verifier)
     yield nothing_twice(evidence)
     yield draws_told_once(told)
     yield sequences_used_once(evidence, told)
@@ -265,7 +265,7 @@ def all_results(
 
 
 def flat(evidence: Evidence) -> Iterable[Result]:
-    """One result for each thing that must stay as it was."""
+    """Return one result for each resource that must not grow."""
     for figure, (factor, summand) in LARGEST_GROWTH.items():
         rows = evidence.rows(f"SELECT at, {figure} FROM samples WHERE age>?", (SETTLED_SECONDS,))
         result = Result(f"{figure} flat")
@@ -288,9 +288,9 @@ def flat(evidence: Evidence) -> Iterable[Result]:
 
 
 def slope(times: Sequence[float], values: Sequence[float]) -> float:
-    """The median of the slopes between all pairs of points (Theil and Sen), per unit of time.
+    """Return the median slope over all pairs of points (Theil-Sen), per unit of time.
 
-    Up to 29 % of the points may be anything; 0 with fewer than two times.
+    Up to 29 % of the points may be outliers. Returns 0 for fewer than two times.
     """
     points = sorted(zip(times, values, strict=True))
     slopes = [
@@ -303,7 +303,7 @@ def slope(times: Sequence[float], values: Sequence[float]) -> float:
 
 
 def thirds(times: Sequence[float], values: Sequence[float]) -> tuple[float, float]:
-    """Medians of the values in the first and in the last third of the time."""
+    """Return the medians of the values in the first and in the last third of the time."""
     if not values:
         raise ValueError("nothing was sampled: run it for longer")
     begin, end = min(times), max(times)

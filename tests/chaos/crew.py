@@ -1,4 +1,4 @@
-"""The nodes, started by the ordinary command and hurt from outside, and a swarm of them."""
+"""Nodes that the ordinary command starts and faults disturb, and their swarm."""
 
 import json
 import os
@@ -26,19 +26,19 @@ from tests.routers.member import SMALL
 MODELS = ("tiny", "tiny-wide")
 PATIENCE = 600.0
 PAUSE_SECONDS = 0.125
-"""For each node, before each round of every node: a larger crowd leaves as much of two cores to
-the network and to those who start."""
+"""Seconds of pause before each round, per node of the swarm.
+A larger swarm thus leaves the same share of two cores to the network and to starting nodes."""
 
 
 class ChaosNode:
-    """One ``swarm-node`` in its folder, one life after another.
+    """One ``swarm-node`` in its folder, over several lives (processes).
 
     Attributes:
-        life: number of the present process, from 1.
-        began: unix time at which it was started.
+        life: number of the current process, from 1.
+        began: unix time at which this process was started.
         at_work_since: unix time at which a round of this life was first seen; None before.
-        stopped: whether it is under SIGSTOP.
-        shift: seconds by which its clock is ahead.
+        stopped: whether the process is under SIGSTOP.
+        shift: seconds by which the node's clock is ahead.
     """
 
     def __init__(self, world: World, folder: Path, side: int, pause: float = 0.0, command="join"):
@@ -89,9 +89,9 @@ class ChaosNode:
 
     @property
     def at_work(self) -> bool:
-        """Whether it runs and has done a round of this life.
+        """Whether the node runs and has finished a round of this life.
 
-        Not by the time of its records: a node that starts cuts a half line off them.
+        The age of its records does not show this: a starting node truncates a partial line.
         """
         if self.at_work_since is None and b"\n" in self._records(self._inherited):
             self.at_work_since = time.time()
@@ -117,7 +117,7 @@ class ChaosNode:
         self._process.stdin.close()
 
     def stop(self, whole: bool) -> None:
-        """SIGSTOP; with ``whole`` its network too, as when a laptop's lid closes."""
+        """Send SIGSTOP; with ``whole`` to its network too, as when a laptop's lid closes."""
         self._signal(signal.SIGSTOP, whole)
         self.stopped = True
 
@@ -167,7 +167,7 @@ class ChaosNode:
 
 
 def _begun(world: World, side: int, words: list[str], output: IO[bytes], **options: Any) -> Any:
-    """A module of this package as a process on a side of the network."""
+    """Start a module of this package as a process on one side of the network."""
     module, *arguments = words
     return subprocess.Popen(
         [*world.prefix(side), sys.executable, "-m", f"tests.chaos.{module}", *arguments],
@@ -181,7 +181,7 @@ def _begun(world: World, side: int, words: list[str], output: IO[bytes], **optio
 
 @dataclass(slots=True)
 class Crowd:
-    """Everybody; ``authors`` are the keys of ``nodes``, ``listeners`` processes by folder."""
+    """All processes; ``authors`` are the keys of ``nodes`` in their order."""
 
     seed: ChaosNode
     nodes: list[ChaosNode]
@@ -191,16 +191,16 @@ class Crowd:
 
     @property
     def roots(self) -> list[int]:
-        """Processes beside the nodes and this one, all that belongs to them being below."""
+        """Root processes except the nodes; their children belong to the run too."""
         return [self.seed.pid, *(each.pid for each in self.listeners.values()), os.getpid()]
 
 
 @contextmanager
 def crowd(world: World, folder: Path, nodes: int, *, hurt: bool, pause: float) -> Iterator[Crowd]:
-    """Start everybody and wait until every node has done a round; end them all afterwards.
+    """Start all processes, wait until every node has done a round, and end them later.
 
     Args:
-        hurt: whether there are listeners, and a small disk under the first node.
+        hurt: whether to add listeners and to put the first node on a small disk.
         pause: seconds before each round.
     """
     seed = ChaosNode(world, folder / "seed", 0, command="bootstrap")
@@ -231,7 +231,7 @@ def crowd(world: World, folder: Path, nodes: int, *, hurt: bool, pause: float) -
 
 
 def wait_for(condition: Callable[[], bool], ended: Callable[[], int | None], folder: Path) -> None:
-    """Poll until the process in a folder is as it should be; ``ended`` is its exit status."""
+    """Poll until the condition holds; ``ended`` returns the process's exit status."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
         if ended() is not None and not condition():

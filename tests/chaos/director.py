@@ -1,4 +1,4 @@
-"""Carries the plan out, keeps every node going, and watches cut networks heal."""
+"""Executes the plan, restarts nodes that end, and measures how cut networks heal."""
 
 import math
 import sqlite3
@@ -16,19 +16,19 @@ from tests.chaos.world import World
 
 LOOK_SECONDS = 0.5
 LONGEST_SECONDS = 2 * HEALING
-"""With somebody at work on both sides; after it a node counts as not healed."""
+"""Seconds after which a node has not healed; both sides have a node that works."""
 
 
 class Healing:
-    """Counts for each node what it admits from the other side, before, during and after a cut.
+    """Count the groups each node admits from the other side, before and after a cut.
 
-    How soon after a heal the first group comes over depends on the machine as well: nobody has
-    something new at every moment. So the longest that each node waited for groups from the other
-    side while the network was whole goes on record beside what it waited after a heal. A wait is
-    timed only while the node and somebody on the other side can work, and not until the node had
-    its first group from there: that one comes late, as the node has just started. So who started
-    while the network was cut is not watched: what it waits for is a start, and no heal.
-    ``able`` says whether a node is at work and nothing is done to it.
+    The time until the first group arrives after a heal also depends on the machine, and no node has
+    a new group at every moment. The longest wait of each node while the network was whole is
+    therefore recorded beside its wait after the heal. A wait counts only while the node and a node
+    on the other side can work, and only after the node's first group from there: that group comes
+    late because the node has just started. A node that starts during a cut is not watched, because
+    its wait would measure a start and not a heal.
+    ``able`` returns whether a node works undisturbed.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Healing:
 
     @property
     def met(self) -> bool:
-        """Whether somebody on either side had groups from the other since it started."""
+        """Whether on each side a node has had groups from the other since it started."""
         return len({node.side for node in self._nodes if self._waiting(node.name)}) == 2
 
     @property
@@ -129,20 +129,20 @@ class Healing:
 
 TICK = 0.1
 RETRY_SECONDS = 3.0
-"""Before a node that could not start, its clock being off, is started again."""
+"""Seconds until a node whose shifted clock prevented its start is restarted."""
 POSTPONED_SECONDS, MOST_TRIES = 10.0, 6
-"""An event that finds no node in the state to be hurt waits so long, so often. Not for ever: on a
-slow machine all would be killed as soon as they come up. A kill then takes one that starts."""
+"""Delay of an event that finds no suitable node, and maximum number of delays.
+Without the maximum, a slow machine loses each node once it is up. The last kill may come sooner."""
 FILLER = "filler"
 FULL_DISK = ("no space left", "disk is full", "ree some space")
-"""What a node says as its last word when its disk is full; sentences begin with a capital."""
+"""Parts of the last message of a node whose disk is full; capitals vary."""
 PRIVILEGED = ("disk", "partition")
-"""What needs namespaces."""
+"""Events that need namespaces."""
 ELSEWHERE = {"daemon": "p2pd", "network": NETWORK, "verifier": "node.tasks.verifier.worker"}
 
 
 class Director:
-    """Runs events in the order of their times; each has an end that it owes."""
+    """Run events in order of time; schedule the end of each that lasts."""
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ class Director:
             time.sleep(TICK)
 
     def finish(self, patience: float) -> None:
-        """Let everybody come back, stop every node as its user would, look at what each leaves."""
+        """Wait for all nodes, stop each as its user would, and examine what it leaves."""
         deadline = self._now + patience
         while self._now < deadline and not all(node.at_work for node in self._nodes):
             self._revive()
@@ -216,7 +216,7 @@ class Director:
         self._evidence.add("events", (time.time(), event.kind, name, event.detail, outcome))
 
     def _target(self, event: Event) -> ChaosNode | None:
-        """The node drawn, or the next one in their order whose state is the one to be hurt."""
+        """Return the drawn node, or the next one in a state that suits the event."""
         if event.kind == "partition":
             return None
         order = [*self._nodes[event.node :], *self._nodes[: event.node]]
@@ -232,7 +232,7 @@ class Director:
         return self._now >= self._quiet_since
 
     def _postpone(self, event: Event) -> bool:
-        """Whether it may come later; while nothing may begin it need not find anybody."""
+        """Postpone an event if tries are left; a try in the quiet time does not count."""
         if self._last_try(event):
             return False
         tries = event.tries + (not self._quiet)
@@ -316,7 +316,7 @@ class Director:
         return "done"
 
     def _revive(self) -> None:
-        """Start again what has ended by itself; why it did is in the evidence."""
+        """Restart nodes that ended by themselves; the cause goes into the evidence."""
         for node in self._nodes:
             if node.status is None or node.name in self._full:
                 continue
@@ -329,7 +329,7 @@ class Director:
 
     def _cause(self, node: ChaosNode) -> str:
         words = node.last_words
-        # A clock may have been put right after the node had looked, and before it was gone.
+        # The clock may have been corrected after the node checked it and before the node ended.
         shifted = any(n.shift for n in self._nodes) or self._clocks_right_since >= node.began
         if "s apart, more than" in words and shifted:
             return "refused: clock"

@@ -1,4 +1,4 @@
-"""What a run left behind: gathered while it ran, read from the dead, kept in one SQLite file."""
+"""Evidence of a run, collected from live and ended nodes in one SQLite file."""
 
 import json
 import os
@@ -23,7 +23,7 @@ from tests.chaos.crew import ChaosNode
 HARVEST_SECONDS = 3.0
 SAMPLE_SECONDS = 10.0
 LOST_SECONDS = 60.0
-"""For which a process has belonged to nobody when it is lost: children end after their node."""
+"""Seconds without a node after which a process is lost: children end later."""
 MIB = float(1 << 20)
 TABLES = {
     "nodes": "name TEXT PRIMARY KEY, author BLOB, side INTEGER",
@@ -46,7 +46,7 @@ TABLES = {
     "heals": "at REAL, node TEXT, seconds REAL, usual REAL",
 }
 HEARD = ("announcements", "offers", "frames", "pulls")
-"""Tables that listeners fill."""
+"""Tables that the listeners fill."""
 
 
 class Evidence:
@@ -84,16 +84,16 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Remains:
-    """What a process that ended has left in its journal and beside it.
+    """The state that an ended process left in its journal and run folder.
 
     Attributes:
-        records: whole lines of metrics.jsonl.
+        records: number of complete lines in metrics.jsonl.
         checkpoint: round and policy step of the newest one; zeros without any.
-        sound: what SQLite finds, ``ok`` or the fault.
+        sound: result of SQLite's integrity check, ``ok`` or the fault.
         sequence: the last number that it can have used; -1 for none.
-        last_use: the last row that notes a use.
-        frames: content ids of what it serves.
-        drawn: the next index of each epoch.
+        last_use: number of the last row that records a use.
+        frames: content ids of the frames it serves.
+        drawn: the next sample index of each time slot.
     """
 
     records: int
@@ -106,7 +106,7 @@ class Remains:
 
 
 def autopsy(folder: Path) -> Remains:
-    """Look at a run folder whose process is dead, in a copy, so that nothing is repaired by it."""
+    """Examine the run folder of a dead process; the copied journal stays unrepaired."""
     metrics = folder / "metrics.jsonl"
     lines = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
     remains = Remains(lines, newest_checkpoint(folder))
@@ -139,7 +139,7 @@ def _examined(remains: Remains, folder: Path, ask: Callable[[str], sqlite3.Curso
 
 
 def newest_checkpoint(folder: Path) -> tuple[int, int]:
-    """Round and policy step of the checkpoint that a node would go on from."""
+    """Return round and policy step of the checkpoint from which a node would resume."""
     found = (folder / "checkpoints").glob("step-*")
     named = [path for path in found if re.fullmatch(r"step-(\d{8,})", path.name)]
     if not named:
@@ -150,7 +150,7 @@ def newest_checkpoint(folder: Path) -> tuple[int, int]:
 
 @contextmanager
 def beside(folder: Path) -> Iterator[sqlite3.Connection]:
-    """The journal of a node that may be running, for short looks, if it can be read now."""
+    """Open the journal of a node, which may be running, for short reads."""
     where = f"file:{folder / 'journal.sqlite'}?mode=ro"
     with closing(sqlite3.connect(where, uri=True, timeout=0.2)) as connection:
         yield connection
@@ -164,11 +164,11 @@ def admitted_from(connection: sqlite3.Connection, authors: Iterable[bytes]) -> i
 
 
 class Gatherer:
-    """Looks at all nodes every few seconds on a thread of its own.
+    """Reads the state of all nodes every few seconds, in its own thread.
 
     Args:
-        roots: other processes that belong to the run, with all below them.
-        whole: whether all processes in sight are the run's, so that what belongs to none is lost.
+        roots: other processes that belong to the run, with all their children.
+        whole: whether all visible processes belong to the run, so one without a parent is lost.
     """
 
     def __init__(
@@ -183,13 +183,13 @@ class Gatherer:
         self._running = self._pool.submit(self._run)
 
     def close(self) -> None:
-        """End, with the error that it broke off with before, if it did."""
+        """Stop, and raise the error that ended the thread, if any."""
         self._stop.set()
         self._pool.shutdown()
         self._running.result()
 
     def harvest(self, last: bool = False) -> None:
-        """Keep frames and uses that are new; a journal that cannot be read now waits until last."""
+        """Keep new frames and uses; skip an unreadable journal except on the last pass."""
         for node in self._nodes:
             with suppress(*() if last else (sqlite3.Error,)), beside(node.run_folder) as journal:
                 self._frames(journal)
@@ -208,7 +208,7 @@ class Gatherer:
         for name in names - self._known:
             row = journal.execute("SELECT frame FROM frames WHERE content_id=?", (name,)).fetchone()
             if row is not None:
-                assert sha256(row[0]).digest() == name, "an outbox holds a frame under a wrong name"
+                assert sha256(row[0]).digest() == name, "the content id of a stored frame is wrong"
                 self._evidence.add("frames", (name, row[0]))
                 self._known.add(name)
 
@@ -220,7 +220,7 @@ class Gatherer:
             self._used[name] = rows[-1][0]
 
     def sample(self) -> None:
-        """Note what each node holds, metrics.jsonl by itself, and what belongs to no node."""
+        """Record each node's resources, metrics.jsonl separately, and stray processes."""
         now = time.time()
         known = {process.pid for root in self._roots for process in family(root)}
         for node in self._nodes:
@@ -255,10 +255,10 @@ def family(pid: int) -> list[psutil.Process]:
 
 
 def sums(processes: Iterable[psutil.Process]) -> tuple[float, int, int, int]:
-    """MiB of own memory, descriptors, sockets and threads of some processes together.
+    """Return total private MiB, descriptors, sockets and threads of some processes.
 
-    Own memory is the proportional share of what no file backs: libraries are shared among nodes,
-    so that each one's share of them grows when another node dies.
+    Private memory is the proportional share of memory that no file backs. Nodes share libraries, so
+    each node's share of those would grow when another node dies.
     """
     memory, descriptors, sockets, threads = 0.0, 0, 0, 0
     for process in processes:
@@ -272,7 +272,7 @@ def sums(processes: Iterable[psutil.Process]) -> tuple[float, int, int, int]:
 
 
 def _own_memory(process: psutil.Process) -> float:
-    """MiB; of kernels that do not tell, all that is resident."""
+    """Return MiB; all resident memory if the kernel does not report private memory."""
     rollup = Path(f"/proc/{process.pid}/smaps_rollup")
     if not rollup.exists():
         return process.memory_info().rss / MIB
@@ -288,7 +288,7 @@ def _is_socket(link: Path) -> bool:
 
 
 def folder_size(folder: Path) -> int:
-    """Bytes of all files below a folder; what vanishes meanwhile counts nothing."""
+    """Return the bytes of all files below a folder; a file that vanishes counts as 0."""
     return sum(_size(Path(top) / name) for top, _, names in os.walk(folder) for name in names)
 
 

@@ -1,8 +1,8 @@
-"""``swarm-node`` with a clock that somebody else moves, and a pause before every round.
+"""``swarm-node`` with a shifted clock and a pause before every round.
 
 Usage: ``python -m tests.chaos.launcher CLOCK PAUSE join …``. ``CLOCK`` is a file with one float64:
-the seconds by which this process's wall clock is ahead, and that of the network's process, which
-is started through here as well. The pause leaves the cores to the others.
+the seconds by which this process's wall clock is ahead, which another process sets. The network's
+process also starts through this module and uses the file. The pause frees the cores for others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NETWORK = "swarm.transport.subprocess.child"
 
 
 def shift_clock(path: Path) -> None:
-    """Let ``time.time`` follow the file from now on. Before any library keeps the function."""
+    """Make ``time.time`` follow the file, before a library copies the function."""
     with path.open("rb") as file:
         view = mmap.mmap(file.fileno(), OFFSET.size, prot=mmap.PROT_READ)
     really = time.time
@@ -40,7 +40,7 @@ def pause_rounds(seconds: float) -> None:
 
 
 def main() -> None:
-    """Become the network's process, or ``swarm-node``."""
+    """Run the network's process, or ``swarm-node``."""
     clock, pause, *sys.argv[1:] = sys.argv[1:]
     shift_clock(Path(clock))
     from swarm.transport.subprocess import child, link

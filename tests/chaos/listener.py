@@ -1,8 +1,8 @@
-"""A peer that writes down all it hears, each announcement and each frame, and trains on nothing.
+"""A peer that records every announcement and frame, and does not train.
 
-Usage: ``python -m tests.chaos.listener FOLDER IP PEER LIES``. The one with ``LIES`` is larry: it
-also shares groups of its own, and now and then claims rewards that its answers do not earn, so that
-there is something which nobody may train on.
+Usage: ``python -m tests.chaos.listener FOLDER IP PEER LIES``. The peer with ``LIES`` is larry: it
+also shares groups of its own, and sometimes claims rewards that its answers do not earn. Nodes
+must not train on those.
 """
 
 import asyncio
@@ -34,18 +34,18 @@ from tests.chaos.evidence import Evidence
 
 TURN_SECONDS = 0.5
 SHARDS = [(depth, shard) for depth in range(3) for shard in range(1 << depth)]
-"""Where the announcements of a few dozen nodes stand, and a crowd's that joined them."""
+"""Shards of up to a few dozen announcing nodes."""
 TOLD_SECONDS = 5.0
-"""Between larry's frames."""
+"""Seconds between larry's frames."""
 LIE_EVERY, FIRST_LIE = 12, 3
-"""Frames between lies: five within an hour and an author is banned, and nothing more is tried.
-The first comes early, so that a short run on a slow machine has one too."""
+"""Frames between lies, and before the first one.
+Five lies within an hour ban an author. An early lie also occurs in a short, slow run."""
 GROUPS = 4
 PULLERS = 8
 
 
 class Recorded:
-    """Serves an outbox, and writes every frame down before anybody gets it."""
+    """Serves an outbox, and records every frame before a peer gets it."""
 
     def __init__(self, outbox: Outbox, evidence: Evidence) -> None:
         self._outbox, self._evidence = outbox, evidence
@@ -58,7 +58,7 @@ class Recorded:
 
 
 class Listener:
-    """Reads the directory, asks every peer for gossip, pulls whatever is offered, once."""
+    """Reads the directory, asks every peer for gossip, and pulls each offer once."""
 
     def __init__(
         self, evidence: Evidence, transport: Transport, identity: Identity, signed: bytes
@@ -109,7 +109,7 @@ class Listener:
         return []
 
     def _hear(self, record: bytes) -> None:
-        """Write an announcement down, whether or not an earlier one had its number."""
+        """Record an announcement, even if an earlier one had the same sequence number."""
         digest = sha256(record).digest()
         if digest in self._met:
             return
@@ -137,15 +137,15 @@ class Listener:
             except NotServed as refusal:
                 outcome = refusal.code
             except TransportError:
-                outcome = "unreachable"  # it was killed, stopped or cut off: says nothing
+                outcome = "unreachable"  # A killed, stopped or cut-off peer proves nothing.
             self._evidence.add("pulls", (author, name, outcome, time.time()))
 
 
 class Larry:
-    """Writes groups of the swarm's easiest family, and lies about some."""
+    """Writes groups of the swarm's easiest family, and lies about some rewards."""
 
-    def __init__(self, listener: Listener, judge: Verifier) -> None:
-        self._it, self._judge = listener, judge
+    def __init__(self, listener: Listener, verifier: Verifier) -> None:
+        self._it, self._verifier = listener, verifier
         self._rng, self._frames = random.Random("larry"), 0
         self._publisher = Publisher(
             listener.directory, listener.outbox, listener.journal, listener.clock, listener.counters
@@ -168,7 +168,7 @@ class Larry:
     def _group(self, epoch: int, index: int, lies: bool) -> Group:
         texts = [f" {self._rng.randrange(2, 19)}" for _ in range(8)]
         seed = task_seed(self._it.identity.author, epoch, index)
-        rewards = self._judge.judge(TaskRef("chain_sum", 0, seed), texts).rewards
+        rewards = self._verifier.verify(TaskRef("chain_sum", 0, seed), texts).rewards
         if lies:
             rewards = (1.0 - rewards[0], *rewards[1:])
         completions = tuple(
@@ -192,9 +192,9 @@ async def main(folder: Path, ip: str, peer: str, lies: bool) -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(listener.listen())
         if lies:
-            judge = Verifier(listener.manifest.catalogue, outside=False)
-            judge.start()
-            group.create_task(Larry(listener, judge).share())
+            verifier = Verifier(listener.manifest.catalogue, outside=False)
+            verifier.start()
+            group.create_task(Larry(listener, verifier).share())
 
 
 if __name__ == "__main__":

@@ -1,19 +1,19 @@
-"""What happens to the swarm and when: a pure function of the seed."""
+"""The plan of events and their times: a pure function of the seed."""
 
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 WARM_UP, RECOVERY = 30.0, 30.0
-"""Seconds at the start in which nothing happens, and at the end in which nothing begins."""
+"""Seconds without events at the start, and without new events at the end."""
 HEALING = 15.0
-"""Seconds after a partition in which nothing else begins, so that its heal can be measured."""
+"""Quiet seconds after a partition, so that its healing can be measured."""
 SETTLING = 25.0
-"""Seconds before the end of a partition in which nothing else begins: a node takes as long to
-start, and one that is starting cannot show a heal."""
+"""Quiet seconds before the end of a partition.
+A node takes this long to start, and a starting node cannot show a heal."""
 LONGEST_PAUSE = 30.0
 SHIFTS = (-120.0, -20.0, -2.0, 2.0, 20.0, 120.0)
-"""Clock shifts to draw from, seconds: within and beyond what peers tolerate."""
+"""Clock shifts to draw from, in seconds: within and beyond what peers tolerate."""
 MOST = {
     "kill": 90,
     "young": 40,
@@ -25,24 +25,24 @@ MOST = {
     "clock": 10,
     "disk": 4,
 }
-"""Of what befalls one node: how often it befalls one of eight nodes in 20 minutes. Nodes that are
-starting are killed less, as they take less of a small machine."""
+"""Events per kind, except partitions, on eight nodes together in 20 minutes.
+Starting nodes are killed less often, because they use less of a small machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One misfortune.
+    """One fault.
 
     Attributes:
         at: seconds after the start of the run.
         kind: ``kill``, ``young`` (killed while it starts), ``pause``, ``suspend`` (its daemon is
             stopped too), ``daemon``, ``network`` (the process of that name), ``verifier``,
             ``clock``, ``disk`` or ``partition``.
-        node: index of the node, or of the first to be looked at for one that can be hurt so; -1
-            for what befalls all.
-        seconds: how long it lasts; 0 for what does not last.
+        node: index of the node, or of the first candidate for the fault; -1 for a fault that
+            affects all nodes.
+        seconds: duration; 0 for a fault without one.
         shift: seconds by which the clock moves.
-        tries: how often it found nobody to hurt.
+        tries: how often no suitable node was found.
     """
 
     at: float
@@ -58,10 +58,10 @@ class Event:
 
 
 def draw(seed: int, seconds: float, nodes: int, disk_node: int) -> list[Event]:
-    """All events in the order of time; the disk of ``disk_node`` can fill.
+    """Return all events in order of time; only the disk of ``disk_node`` can fill.
 
-    They are in proportion to time and nodes, and every kind occurs at least once, however short
-    the run.
+    Their number is proportional to time and nodes. Every kind occurs at least once, even in a short
+    run.
     """
     rng = random.Random(f"chaos/{seed}")
     longest = min(LONGEST_PAUSE, seconds / 9.0)
@@ -99,7 +99,7 @@ def _outside(
     quiet: Sequence[tuple[float, float]],
     lasts: float,
 ) -> float:
-    """A time in [first, last] from which ``lasts`` seconds do not meet a quiet one."""
+    """Draw a start in [first, last] so that ``lasts`` seconds meet no quiet interval."""
     at = first
     for _ in range(1000):
         at = rng.uniform(first, last)

@@ -1,4 +1,4 @@
-"""The checker of a chaos run finds what was planted, and nothing in what is right."""
+"""Chaos checks find planted faults and accept correct runs."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from protocol.identity import Identity
 from protocol.manifest import open_manifest, swarm_id
 from protocol.rollout import Batch, Completion, Finish, Group, Segment, Writer
 from swarm.groups import TaskRef
-from swarm.verification import Verdict
+from swarm.verification import Scores
 from tests.chaos.checks import Result, all_results, flat
 from tests.chaos.evidence import Evidence
 
@@ -23,14 +23,14 @@ DIED = 1000.0
 
 
 class LastDigit:
-    """Rewards the seed's last digit, and nothing else."""
+    """Rewards only the last digit of the seed."""
 
-    def judge(self, task: TaskRef, texts: Sequence[str]) -> Verdict:
-        return Verdict("?", tuple(float(text == str(task.seed % 10)) for text in texts))
+    def verify(self, task: TaskRef, texts: Sequence[str]) -> Scores:
+        return Scores("?", tuple(float(text == str(task.seed % 10)) for text in texts))
 
 
 class Run:
-    """A short run in which all is right: two nodes, one killed once, that took groups of alice."""
+    """A short correct run: two nodes, one killed once, which used groups of alice."""
 
     def __init__(self, folder: Path) -> None:
         self.evidence = Evidence(folder / "evidence.sqlite")
@@ -92,20 +92,20 @@ def run(tmp_path: Path) -> Run:
     return Run(tmp_path)
 
 
-def test_a_run_in_which_all_is_right_violates_nothing(run: Run) -> None:
+def test_correct_run_has_no_violations(run: Run) -> None:
     run.announce(11, b"one")
     run.announce(12, b"two")
     assert run.violated() == set()
 
 
-def test_a_group_whose_reward_is_a_lie_is_found_where_it_was_used(run: Run) -> None:
+def test_check_reports_a_false_reward_only_after_its_use(run: Run) -> None:
     run.frame(20, run.group(7, lie=True))
     assert run.violated() == set()
     run.use_alices(7)
     assert run.violated() == {"nothing unverified was trained on"}
 
 
-def test_a_run_in_which_nobody_lied_has_shown_nothing(run: Run) -> None:
+def test_check_fails_without_a_lying_peer(run: Run) -> None:
     run.evidence.add("nodes", ("larry", run.larry.author, 0))
     assert "others lied, for nodes to refuse" in run.violated()
 
@@ -116,7 +116,7 @@ VERIFIED, MISSING = (
 )
 TWICE, NUMBER = "nothing was trained on twice", "no sequence number was used twice"
 REMEMBERS, SOUND = "a killed node remembers its numbers", "every journal is sound"
-GOES_ON = "a killed node goes on"
+RESUMES = "a killed node goes on"
 
 
 def never_back(run: Run) -> None:
@@ -158,10 +158,10 @@ PLANTED: dict[str, tuple[str, Callable[[Run], object]]] = {
     "a use forgotten": (SOUND, updated("lives SET last_use=1 WHERE node='bob' AND life=2")),
     "a damaged journal": (SOUND, updated("lives SET sound='row 7 is missing' WHERE life=2")),
     "a node that began anew": (
-        GOES_ON,
+        RESUMES,
         lambda run: run.records.update(bob=[*run.records["bob"][:3], (1, 0), (2, 1)]),
     ),
-    "a node that never came back": (GOES_ON, never_back),
+    "a node that never came back": (RESUMES, never_back),
     "a policy that went backward within a life": (
         "the policy's step only grows",
         lambda run: run.records.update(alice=[(1, 2), (2, 1)]),
@@ -174,19 +174,19 @@ PLANTED: dict[str, tuple[str, Callable[[Run], object]]] = {
 
 
 @pytest.mark.parametrize("planted", PLANTED)
-def test_what_was_planted_is_found_and_nothing_else(run: Run, planted: str) -> None:
+def test_checker_reports_only_the_planted_fault(run: Run, planted: str) -> None:
     violated, plant = PLANTED[planted]
     plant(run)
     assert run.violated() == {violated}
 
 
-def test_a_node_that_ended_by_itself_is_found(run: Run) -> None:
+def test_check_reports_an_unexpected_exit(run: Run) -> None:
     run.evidence.rows("UPDATE lives SET how='ended: error: three rounds failed' WHERE life=2")
     assert "no node ended by itself" in run.violated()
 
 
 @pytest.mark.parametrize("seconds", [None, 140.0])
-def test_a_partition_that_does_not_heal_in_time_is_found(run: Run, seconds: float | None) -> None:
+def test_check_reports_a_partition_not_healed_in_time(run: Run, seconds: float | None) -> None:
     run.evidence.add("heals", (1.0, "bob", 119.0, 0.0), (1.0, "alice", 130.0, 15.0))
     assert run.violated() == set()
     run.evidence.add("heals", (1.0, "alice", seconds, 15.0))
@@ -194,7 +194,7 @@ def test_a_partition_that_does_not_heal_in_time_is_found(run: Run, seconds: floa
 
 
 def sampled(run: Run, **last: float) -> list[Result]:
-    """What is found flat where the last half of the samples has other figures than the first."""
+    """Return violations if the second half of the samples has other values."""
     for second in range(100):
         figures = {"memory": 300.0, "fds": 60, "sockets": 20, "threads": 30}
         figures |= last if second >= 50 else {}
@@ -205,12 +205,12 @@ def sampled(run: Run, **last: float) -> list[Result]:
 
 
 @pytest.mark.parametrize("figures", [[], ["memory"], ["fds"], ["sockets"], ["threads"]])
-def test_what_grows_during_a_run_is_named_and_the_rest_is_flat(run: Run, figures) -> None:
+def test_check_reports_only_the_resources_that_grow(run: Run, figures) -> None:
     found = sampled(run, **dict.fromkeys(figures, 400.0))
     assert [result.name for result in found] == [f"{figure} flat" for figure in figures]
 
 
-def test_lost_processes_and_sockets_are_found(run: Run) -> None:
+def test_check_finds_process_and_socket_leaks(run: Run) -> None:
     sampled(run)
     run.evidence.add("machine", (time.time(), 1, 90, 2, 99))
     names = {result.name for result in flat(run.evidence) if result.violations}

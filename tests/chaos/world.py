@@ -1,8 +1,8 @@
-"""Two sides of a network that can be cut apart, and a disk that can be filled.
+"""A network of two sides that can be cut, and a disk that can be filled.
 
-The whole run lives in namespaces of its own (network, mounts, processes), so that nothing of it
-outlasts it and no root is needed where the system lets users have such. Where it does not, the run
-goes on without the events that need them, and says so.
+The run has its own network, mount and process namespaces, so nothing outlasts it. It does not need
+root if the system lets users create namespaces. Without namespaces, the run skips the events that
+need them and prints a notice.
 """
 
 import os
@@ -18,12 +18,12 @@ LOOPBACK = "127.0.0.1"
 ROOT, TMP = Path(__file__).parents[2], Path("/tmp")
 DISK_MIB = 96
 _INIT = ("sh", "-c", '"$@"; exit $?', "sh")
-"""The first process of a namespace has to reap the orphans of all; a shell does."""
+"""The first process of a namespace must reap all orphans; a shell does so."""
 _SPACES = ("--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child")
 
 
 def enter(arguments: list[str]) -> None:
-    """Begin anew inside namespaces of our own; returns where that is done or not possible."""
+    """Restart the program in its own namespaces; return if that is done or impossible."""
     if MARK in os.environ:
         return
     user = () if os.geteuid() == 0 else ("--map-root-user",)
@@ -44,7 +44,7 @@ def _works(command: list[str]) -> bool:
 
 
 class World:
-    """The network's two sides and the small disk; where it is not ``whole``, without cuts."""
+    """The two sides of the network and the small disk; no cuts unless ``whole``."""
 
     def __init__(self, folder: Path) -> None:
         self.whole = os.environ.get(MARK) == "yes"
@@ -63,7 +63,7 @@ class World:
         return ["nsenter", f"--net=/proc/{self._there.pid}/ns/net"]
 
     def cut(self) -> None:
-        """From now on no packet goes from one side to the other."""
+        """Block all packets between the two sides."""
         _run("ip", "link", "set", "side-a", "down")
 
     def heal(self) -> None:
@@ -80,7 +80,7 @@ class World:
             self._there.wait()
 
     def _own_tmp(self) -> None:
-        """A /tmp of our own: what is left in it is ours, but for what the run needs of the old."""
+        """Mount a private /tmp to find leftovers, with what the run needs of the old one."""
         tmp = self._folder / "tmp"
         tmp.mkdir()
         for needed in _below(TMP, ROOT, self._folder, Path(sys.prefix), Path(sys.base_prefix)):
@@ -106,7 +106,7 @@ class World:
 
 
 def _below(top: Path, *folders: Path) -> list[Path]:
-    """Those below ``top`` that lie in none of the others."""
+    """Return the folders below ``top`` that lie in none of the others."""
     inside = sorted({each.resolve() for each in folders if each.resolve().is_relative_to(top)})
     return [each for each in inside if not set(each.parents) & set(inside)]
 

@@ -1,4 +1,4 @@
-"""The installed Chromium, driven over its own driver and kept from every other host."""
+"""Drive the installed Chromium and record every host that it contacts."""
 
 import base64
 import json
@@ -19,7 +19,7 @@ QUIET = (
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-dev-shm-usage", "--disable-background-networking", "--disable-component-update"),
     *("--disable-sync", f"--window-size={WIDTH},{HEIGHT}"),
-    # Two hundred views in ten seconds are more than it takes from a page of strangers.
+    # Chromium otherwise throttles a page that changes 200 views in ten seconds.
     "--disable-ipc-flooding-protection",
 )
 HELD = """
@@ -38,24 +38,24 @@ window.fetch = async (...asked) => {
   return new Response(body, { status: answer.status, headers: answer.headers });
 };
 """
-"""Keeps back what was asked for after ``hold()`` until ``letGo()``, but not after ``pass()``."""
+"""Answers to requests after ``hold()`` wait for ``letGo()``; ``pass()`` ends this."""
 GONE = (
     *("net::ERR_CONNECTION_REFUSED", "net::ERR_INCOMPLETE_CHUNKED_ENCODING"),
     *("net::ERR_CONNECTION_RESET", "net::ERR_EMPTY_RESPONSE", "net::ERR_ABORTED"),
 )
-"""What the console says of a server that has ended, and no page can keep it from saying."""
+"""Console errors about a stopped server, which a page cannot suppress."""
 READABLE = ("overflow", "faint", "nameless")
 
 
 def missing() -> str:
-    """What these tests need and this machine lacks; empty where it has everything."""
+    """Return which required programs are missing, or an empty string."""
     lacking = [name for name in ("chromium", "chromedriver") if shutil.which(name) is None]
     need = f"needs {' and '.join(lacking)}: apt-get install chromium chromium-driver"
     return need if lacking else ""
 
 
 class Browser:
-    """One window. Its console and every request it makes are kept."""
+    """A browser window that records its console and every request."""
 
     def __init__(self, profile: Path) -> None:
         from selenium.webdriver import Chrome, ChromeOptions
@@ -77,11 +77,11 @@ class Browser:
         self.until("return document.querySelector('main h2') !== null")
 
     def hold(self) -> None:
-        """Keep back what every page opened from now on is answered; see :data:`HELD`."""
+        """Delay the answers to pages that are opened from now on; see :data:`HELD`."""
         self.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": HELD})
 
     def let_go(self) -> None:
-        """Tell the page what it was answered when it asked."""
+        """Deliver the delayed answers to the page."""
         self.run("window.letGo()")
         self.until("return window.held === 0")
 
@@ -91,11 +91,11 @@ class Browser:
         self.until(f"return {at} === arguments[0]", f"#/{view}")
 
     def click(self, selector: str, *arguments: Any) -> None:
-        """Press what a selector finds, in which ``${arguments[0]}`` is filled in."""
+        """Click the element of a selector in which ``${arguments[0]}`` is replaced."""
         self.run(f"document.querySelector(`{selector}`).click()", *arguments)
 
     def count(self, selector: str, wanted: int) -> None:
-        """Wait until so many elements are found."""
+        """Wait until the selector matches the wanted number of elements."""
         found = f"document.querySelectorAll('{selector}').length"
         self.until(f"return {found} === arguments[0]", wanted)
 
@@ -106,7 +106,7 @@ class Browser:
         return until(lambda: self.run(script, *arguments), lambda: f"{script}: {self.text()[:999]}")
 
     def wrong(self, what: str) -> list[str]:
-        """What a function of ``looked_at.js`` finds wrong: overflow, faint, nameless or foreign."""
+        """Return the faults that a function of ``looked_at.js`` finds."""
         found: list[str] = self.run(f"{LOOKED_AT}\nreturn {what}()")
         return found
 
@@ -127,25 +127,25 @@ class Browser:
         path.write_bytes(base64.b64decode(told["data"]))
 
     def errors(self, gone: bool = False) -> list[str]:
-        """Errors and warnings of the console so far, but for those of a server that is ``gone``."""
+        """Return console errors and warnings so far, without those of a ``gone`` server."""
         entries = self.driver.get_log("browser")
         self._said += [e["message"] for e in entries if e["level"] in ("SEVERE", "WARNING")]
         return [said for said in self._said if not (gone and any(k in said for k in GONE))]
 
     def assert_quiet(self, port: int) -> None:
-        """Nothing was complained about, and nobody but one server was asked for anything."""
+        """Assert that the console has no errors and that only one server was contacted."""
         assert self.errors() == []
         assert self.hosts() == {f"127.0.0.1:{port}"}
 
     def assert_harmless(self, port: int, own: int = 0) -> None:
-        """Nothing ran, was made but the page's ``own``, or was asked for; all is in its place."""
+        """Assert that no injected content took effect; ``own`` elements are the page's."""
         assert self.run("return window.executed ?? null") is None
         assert len(self.wrong("foreign")) == own
         assert self.wrong("overflow") == []
         self.assert_quiet(port)
 
     def assert_readable_everywhere(self, picture: Callable[[str], Path], where: str) -> None:
-        """On a desktop and on a phone nothing overflows, is faint or has no name."""
+        """Assert that nothing overflows, is faint or lacks a name on any screen."""
         for screen, width in (("desktop", WIDTH), ("phone", PHONE["width"])):
             getattr(self, screen)()
             self.until("return innerWidth === arguments[0]", width)
@@ -169,6 +169,6 @@ class Browser:
 def until(condition: Callable[[], Any], told: Callable[[], str]) -> Any:
     deadline = time.monotonic() + PATIENCE
     while not (found := condition()):
-        assert time.monotonic() < deadline, f"not within {PATIENCE:.0f} s: {told()}"
+        assert time.monotonic() < deadline, f"timed out after {PATIENCE:.0f} s: {told()}"
         time.sleep(0.1)
     return found

@@ -1,4 +1,4 @@
-"""A browser, where there is one, and what it looks at."""
+"""Fixtures for browser tests: the browser, a page and the screenshot folder."""
 
 from contextlib import closing
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.node.dashboard.browser import served
 
 @pytest.fixture(scope="session")
 def pictures(request, tmp_path_factory):
-    """Where screenshots go: the folder that --screenshots names, or a temporary one."""
+    """Return the folder of --screenshots, or a temporary one."""
     named = request.config.getoption("--screenshots")
     folder = Path(named) if named else tmp_path_factory.mktemp("screenshots")
     folder.mkdir(parents=True, exist_ok=True)
@@ -29,7 +29,7 @@ def browser(tmp_path):
 
 @pytest.fixture
 def site(request, tmp_path):
-    """The page of a node that has stopped after 120 rounds, with the NAMES of a file in it."""
+    """Serve the page of a node that stopped after 120 rounds, with the module's NAMES."""
     fill(tmp_path / "run", names=getattr(request.module, "NAMES", ()))
     with served(tmp_path / "run") as found:
         yield found

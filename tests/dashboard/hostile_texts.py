@@ -1,4 +1,4 @@
-"""What mallory writes where strangers may: to run, to be fetched, to deceive, to overflow."""
+"""Hostile texts that try to run, cause a request, deceive the reader or overflow."""
 
 from itertools import product
 
@@ -65,4 +65,4 @@ _ODD = (
 )
 
 TEXTS = (*(before + tag for before, tag in product(_BEFORE, _TAGS)), *_ODD)
-"""More than two hundred, each other than all the others."""
+"""More than 200 different texts."""

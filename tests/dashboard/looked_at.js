@@ -1,8 +1,8 @@
-// What is measured of a page inside it: each function returns what is wrong, as text.
+// Checks that run inside a page; each function returns the faults as text.
 
 const shortly = (element) => element.outerHTML.slice(0, 120);
 
-// What is wider than the window and does not scroll in itself.
+// Elements that are wider than the window and not in a scrolling container.
 function overflow() {
   const wide = innerWidth + 1;
   const scrolls = '.scroll, nav, .plot, .rows, pre, .unseen';
@@ -54,7 +54,7 @@ function* texts() {
   }
 }
 
-// Text of less than 4.5 : 1 against what is behind it, and colours of lines of less than 3 : 1.
+// Text with a contrast below 4.5 : 1, and line colors below 3 : 1.
 function faint() {
   const found = [];
   for (const element of texts()) {
@@ -73,7 +73,7 @@ function faint() {
   return found;
 }
 
-// What can be reached and has no name to be read aloud.
+// Focusable elements without an accessible name.
 function nameless() {
   const reached = 'a, button, input, select, summary, [tabindex="0"], [role="img"]';
   const named = (each) => each.ariaLabel || each.getAttribute('aria-labelledby')
@@ -83,7 +83,7 @@ function nameless() {
     .map(shortly);
 }
 
-// Elements and handlers that this page never makes.
+// Elements and handlers that this page never creates.
 function foreign() {
   const made = 'iframe, object, embed, img, video, audio, base, math, body style, body link, '
     + 'body script, meta[http-equiv], form[action], a[href^="javascript:"], [style*="url"]';

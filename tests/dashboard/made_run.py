@@ -1,4 +1,4 @@
-"""A run folder with all that a page can show, as nodes and the hostile would leave it."""
+"""A synthetic run folder with all that a page can show, such as hostile texts."""
 
 import json
 import math
@@ -23,13 +23,13 @@ def fill(root: Path, rounds: int = 120, names: Sequence[str] = ()) -> RunFolder:
         folder,
         range(1, rounds + 1),
         time=lambda n: 1.79e9 + n,
-        reward_own=lambda n: 0.7 * (1 - math.exp(-n / 250)) + 0.05 * math.sin(n),
+        reward_local=lambda n: 0.7 * (1 - math.exp(-n / 250)) + 0.05 * math.sin(n),
         reward_external=lambda n: 0.5 if n % 7 else None,
         reward_eval=lambda n: 0.6 * (1 - math.exp(-n / 300)) if n % 10 == 1 else None,
         entropy=lambda n: 2 * math.exp(-n / 300),
         authors=dict.fromkeys(AUTHORS, 1),
         levels={f"{text}/1": 0.5 for text in texts[:12]},
-        lead=0.01,
+        peer_advantage=0.01,
         mean_length=17.0,
     )
     folder.groups.write_bytes(b"".join(_groups(texts)))
@@ -42,7 +42,7 @@ _LOG = "2026-11-23 19:00:00,123 WARNING node.run:"
 
 
 def _line(text: str) -> str:
-    """As no log of ours would have it: a line that was forged is shown like any other."""
+    """Return a forged log line, which this program would never write."""
     return text.replace("\n", " ").encode(errors="replace").decode()
 
 
@@ -68,7 +68,7 @@ def _peer(at: int, texts: Sequence[str]) -> dict[str, Any]:
 
 
 def _groups(texts: Sequence[str]) -> list[bytes]:
-    """One of each origin for every text, in all of whose fields it stands."""
+    """Return one group per text and origin, with the text in all fields."""
     return [
         made_group(text, origin, at).line(1 + len(ORIGINS) * at + place)
         for at, text in enumerate(texts)

@@ -36,7 +36,7 @@ window.fetch = async (path, ...more) => {
   return new Response(texts.pipeThrough(new TextEncoderStream()));
 };
 """
-"""Record the answers that were shown; the page receives one event at a time."""
+"""Record the texts that the page shows; the page receives one event at a time."""
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def asking(tmp_path, browser):
         yield site
 
 
-def test_a_question_is_drawn_and_both_models_answer_as_they_write(browser, asking):
+def test_both_models_stream_an_answer_to_a_task_sample(browser, asking):
     browser.run(f"{SEEN} {PICK}; {BOTH}; {ASK}", "gcd")
     browser.until(DONE, 2)
     text = browser.text()
@@ -58,11 +58,11 @@ def test_a_question_is_drawn_and_both_models_answer_as_they_write(browser, askin
     verdicts = "[...document.querySelectorAll('.verdict')]"
     rewards = browser.run(f"return {verdicts}.map((each) => Number(each.innerText))")
     assert all(0 <= each <= 1 for each in rewards)
-    assert browser.run("return seen.has('')"), "it was seen before its first word"
+    assert browser.run("return seen.has('')"), "the completion is shown before its first text"
     browser.assert_harmless(asking.port)
 
 
-def test_a_sample_is_a_question_that_the_node_was_asked(browser, tmp_path):
+def test_sample_button_inserts_a_recent_prompt(browser, tmp_path):
     folder = trained(tmp_path / "run")
     prompts = {"gcd": "What is the gcd of 4 and 6?\nReply with it.", "sums": "1 + 1 ="}
     prompts["long"] = "x" * 400
@@ -78,11 +78,11 @@ def test_a_sample_is_a_question_that_the_node_was_asked(browser, tmp_path):
         browser.count(".samples button", 2)
         browser.run("[...document.querySelectorAll('.samples button')].at(-1).click()")
         typed = browser.run("return document.querySelector('textarea').value")
-        assert typed == prompts["gcd"], "the newest is first"
+        assert typed == prompts["gcd"], "the newest prompt is first"
         browser.assert_harmless(site.port)
 
 
-def test_what_was_typed_is_shown_as_text_and_has_no_reward(browser, asking):
+def test_typed_prompt_is_shown_as_text_without_reward(browser, asking):
     hostile = " ".join(TEXTS[:3])
     browser.run(TYPE, hostile)
     browser.run(ASK)
@@ -92,8 +92,8 @@ def test_what_was_typed_is_shown_as_text_and_has_no_reward(browser, asking):
     browser.assert_harmless(asking.port)
 
 
-def test_hostile_answers_are_text_in_their_place(browser, asking):
-    """As a policy might write them that mallory has poisoned."""
+def test_page_shows_hostile_answers_as_text(browser, asking):
+    """A poisoned policy could write any of these texts."""
     lines = """
     const told = arguments[0].flatMap((text) => [
       { event: 'model', name: text, base: false }, { event: 'text', text },
@@ -113,20 +113,20 @@ def test_hostile_answers_are_text_in_their_place(browser, asking):
         browser.assert_harmless(asking.port)
 
 
-def test_an_answer_is_stopped_and_ends_when_the_page_is_left(browser, asking):
+def test_stop_or_leaving_the_page_ends_the_answer(browser, asking):
     for leave in (ASK, "location.hash = '#/swarm'"):
         browser.run(ASK)
         browser.until("return document.querySelector('.newer').innerText.includes('loading')")
-        at_work = answering()
-        assert at_work
+        workers = answering()
+        assert workers
         browser.run(leave)
-        assert not psutil.wait_procs(at_work, timeout=120)[1]
+        assert not psutil.wait_procs(workers, timeout=120)[1]
         browser.until("return [...document.querySelectorAll('.asking > button, h3')].length > 0")
     assert browser.errors() == []
 
 
-def test_before_the_first_checkpoint_the_page_says_so(browser, asking):
+def test_page_reports_a_missing_checkpoint(browser, asking):
     asking.folder.checkpoints.rename(asking.folder.root / "elsewhere")
     browser.run(ASK)
-    said = browser.until("return document.querySelector('.problem')?.innerText")
-    assert "no checkpoint of the policy yet" in said
+    message = browser.until("return document.querySelector('.problem')?.innerText")
+    assert "no checkpoint of the policy yet" in message

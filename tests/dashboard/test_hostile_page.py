@@ -5,16 +5,16 @@ from tests.dashboard.made_run import status_of
 
 pytestmark = pytest.mark.browser
 
-MOST_HEADER = 260
-"""Pixels of the header on a desktop and on a phone, whatever a swarm is called."""
+MAX_HEADER = 260
+"""Maximum header height in pixels on every screen, for any swarm name."""
 
 
-def test_there_are_two_hundred_of_them():
+def test_at_least_200_hostile_names():
     assert len(set(NAMES)) >= 200
 
 
 @pytest.mark.parametrize("screen", ["desktop", "phone"])
-def test_groups_of_the_hostile_are_text_in_their_place(browser, site, screen):
+def test_rollouts_page_escapes_hostile_groups(browser, site, screen):
     getattr(browser, screen)()
     browser.open(site.told[-1], "rollouts")
     shown = 0
@@ -37,7 +37,7 @@ def test_groups_of_the_hostile_are_text_in_their_place(browser, site, screen):
 
 
 @pytest.mark.parametrize("view", ["learning", "lineage", "swarm", "health"])
-def test_other_views_of_a_hostile_swarm_hold(browser, site, view):
+def test_other_views_escape_hostile_text(browser, site, view):
     browser.open(site.told[-1], view)
     browser.until("return document.querySelector('.chart canvas, tbody tr, .finding')")
     for turn in (browser.desktop, browser.phone):
@@ -45,8 +45,8 @@ def test_other_views_of_a_hostile_swarm_hold(browser, site, view):
         browser.assert_harmless(site.port)
 
 
-def test_whatever_a_swarm_is_called_the_page_stays_as_it_is(browser, site, monkeypatch):
-    monkeypatch.setattr("node.dashboard.run_view.LOOK_SECONDS", 0.05)  # two hundred looks follow
+def test_hostile_swarm_name_keeps_the_page_layout(browser, site, monkeypatch):
+    monkeypatch.setattr("node.dashboard.run_view.LOOK_SECONDS", 0.05)  # The loop looks 200 times.
     browser.open(site.told[-1], "swarm")
     status = status_of(site.folder)
     for at, text in enumerate(NAMES):
@@ -56,5 +56,5 @@ def test_whatever_a_swarm_is_called_the_page_stays_as_it_is(browser, site, monke
         name = "document.querySelector('.who strong').innerText"
         browser.until(f"return {name}.startsWith(arguments[0])", str(at))
         assert browser.wrong("overflow") == [], text[:200]
-        assert browser.run("return document.querySelector('header').offsetHeight") < MOST_HEADER
+        assert browser.run("return document.querySelector('header').offsetHeight") < MAX_HEADER
     browser.assert_harmless(site.port)

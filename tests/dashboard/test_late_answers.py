@@ -10,8 +10,8 @@ NAMED = "return document.querySelector('.who strong')?.innerText === arguments[0
 ROUND = "return document.querySelector('#round')?.innerText === arguments[0]"
 ROWS = "return document.querySelectorAll('.row').length === arguments[0]"
 OLDER = "document.querySelector('.split > div > button').click()"
-OWN = "document.querySelector(`[aria-label='origin'] button:nth-of-type(2)`).click()"
-ALL_OWN = """
+LOCAL = "document.querySelector(`[aria-label='origin'] button:nth-of-type(2)`).click()"
+ALL_LOCAL = """
 return [...document.querySelectorAll('.row .origin')].every((each) => each.innerText === 'local')
 """
 TYPED = """
@@ -22,13 +22,13 @@ box.dispatchEvent(new Event('input', { bubbles: true }));
 NAMES = [f"family-{number}" for number in range(40)]
 
 
-def test_an_answer_that_comes_late_takes_nothing_back(browser, site):
+def test_late_response_does_not_overwrite_newer_data(browser, site):
     browser.hold()
     browser.open(site.told[-1])
     browser.until("return window.held > 1")
     renamed = {"swarm_name": "renamed since", "time": 1.8e9}
     site.folder.write_status({**status_of(site.folder), **renamed})
-    write_rounds(site.folder, [121], reward_own=lambda _: 1.0)
+    write_rounds(site.folder, [121], reward_local=lambda _: 1.0)
     browser.until(NAMED, "renamed since")
     browser.until(ROUND, "121")
     browser.let_go()
@@ -39,7 +39,7 @@ def test_an_answer_that_comes_late_takes_nothing_back(browser, site):
 
 
 def ask_for_older_and_wait(browser: Browser, site: Site) -> None:
-    """Show the newest groups, with the older ones asked for and their answer kept back."""
+    """Show the newest groups, then request older ones and delay the answer."""
     browser.hold()
     browser.open(site.told[-1], "rollouts")
     browser.let_go()
@@ -48,27 +48,27 @@ def ask_for_older_and_wait(browser: Browser, site: Site) -> None:
     browser.run(OLDER)
 
 
-def test_older_groups_that_are_asked_for_twice_come_once(browser, site):
+def test_duplicate_requests_add_older_groups_once(browser, site):
     ask_for_older_and_wait(browser, site)
     browser.run(OLDER)
     browser.let_go()
     assert browser.run(ROWS, 40)
 
 
-def test_older_groups_of_a_filter_that_is_no_more_stay_away(browser, site):
+def test_page_drops_responses_for_a_previous_filter(browser, site):
     ask_for_older_and_wait(browser, site)
     browser.run("window.pass()")
-    browser.run(OWN)
-    browser.until(ALL_OWN)
+    browser.run(LOCAL)
+    browser.until(ALL_LOCAL)
     browser.let_go()
-    assert browser.run(ALL_OWN)
+    assert browser.run(ALL_LOCAL)
     assert browser.run(ROWS, 20)
 
 
-def test_a_filter_chosen_while_another_is_typed_stays(browser, site):
+def test_typed_search_keeps_the_origin_filter(browser, site):
     browser.open(site.told[-1], "rollouts")
     browser.until(ROWS, 20)
     browser.run(TYPED, "family-7")
-    browser.run(OWN)
+    browser.run(LOCAL)
     browser.until(ROWS, 1)
-    assert browser.run(ALL_OWN)
+    assert browser.run(ALL_LOCAL)

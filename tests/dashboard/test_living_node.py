@@ -15,7 +15,7 @@ LOADED = "return window.loaded ??= Math.random()"
 
 
 class Living:
-    """A node that serves its page on a port of its own, and can be started again."""
+    """A node that serves its page on a fixed port and can be restarted."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -36,12 +36,12 @@ class Living:
 
 @pytest.fixture
 def living(tmp_path):
-    found = Living(tmp_path)
-    yield found
-    found.node.close()
+    instance = Living(tmp_path)
+    yield instance
+    instance.node.close()
 
 
-def test_twenty_rounds_arrive_without_a_reload(browser, living):
+def test_page_shows_20_rounds_without_reload(browser, living):
     browser.open(living.url)
     loaded = browser.run(LOADED)
     first = browser.until(ROUND)
@@ -58,7 +58,7 @@ def test_twenty_rounds_arrive_without_a_reload(browser, living):
     browser.assert_quiet(living.port)
 
 
-def test_the_page_says_that_a_node_has_gone_and_goes_on_once_it_is_back(browser, living):
+def test_page_reports_a_stopped_node_and_reconnects(browser, living):
     browser.open(living.url)
     loaded = browser.run(LOADED)
     browser.until(ROUND)
@@ -75,7 +75,7 @@ def test_the_page_says_that_a_node_has_gone_and_goes_on_once_it_is_back(browser,
     assert browser.errors(gone=True) == []
 
 
-def test_what_the_node_wrote_last_is_read_token_by_token(browser, living):
+def test_page_shows_log_probs_of_the_latest_completion(browser, living):
     browser.open(living.url, "rollouts")
     browser.until("return document.querySelectorAll('.row').length")
     pressed = """

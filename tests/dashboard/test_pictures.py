@@ -1,4 +1,4 @@
-"""The pictures of the documents: ``make pictures`` keeps them in docs/pictures."""
+"""Screenshots for the documents; ``make pictures`` stores them in docs/pictures."""
 
 import io
 import math
@@ -17,17 +17,17 @@ from tests.node.dashboard.browser import served, write_rounds
 pytestmark = pytest.mark.browser
 
 KEPT = Path(__file__).resolve().parents[2] / "docs" / "pictures"
-MOST_BYTES = 60_000
+MAX_BYTES = 60_000
 COLOURS = 96
 TINTED = """
 [...document.querySelectorAll('button')].find((b) => b.innerText === 'log-prob')?.click();
 """
 ROUNDS = 400
-BEGAN = 1.79e9
+START = 1.79e9
 
 
 def rising(top: float, rounds: float, wave: float = 0.0) -> Callable[[int], float]:
-    """A figure that nears ``top``, with the jumps of tasks that differ from round to round."""
+    """Return a curve that approaches ``top``, with noise like that of varying tasks."""
     return lambda n: top * (1 - math.exp(-n / rounds)) + wave * math.sin(1.7 * n) * math.sin(n)
 
 
@@ -36,20 +36,20 @@ def fill(folder: RunFolder) -> None:
     write_rounds(
         folder,
         range(1, ROUNDS + 1),
-        time=lambda n: BEGAN + 9 * n,
-        reward_own=rising(0.71, 150, 0.06),
+        time=lambda n: START + 9 * n,
+        reward_local=rising(0.71, 150, 0.06),
         reward_external=rising(0.62, 110, 0.05),
         reward_eval=lambda n: rising(0.66, 170)(n) if n % 20 == 1 else None,
-        informative_own=lambda n: 0.35 + 0.3 * math.exp(-n / 300) + 0.05 * math.sin(1.3 * n),
+        informative_local=lambda n: 0.35 + 0.3 * math.exp(-n / 300) + 0.05 * math.sin(1.3 * n),
         entropy=lambda n: 0.5 + 1.6 * math.exp(-n / 180),
-        lead=lambda n: 0.08 * math.exp(-n / 120),
+        peer_advantage=lambda n: 0.08 * math.exp(-n / 120),
         mean_length=lambda n: 21 + 3 * math.sin(n / 40),
         unproven_share=lambda n: 0.12 + 0.1 * math.exp(-n / 90),
         largest_share=0.25,
         clip_fraction=lambda n: 0.04 * math.exp(-n / 250),
         masked_fraction=0.01,
         truncated=lambda n: 0.2 * math.exp(-n / 130),
-        groups_own=4,
+        groups_local=4,
         groups_external=lambda n: 6 + n % 3,
         authors=lambda n: {alice: 3, bob: 2 + n % 2, carol: 1 + n % 3 // 2},
         levels=lambda n: {
@@ -83,9 +83,9 @@ def group(at: int, origin: Origin) -> ShownGroup:
 
 def answer(said: int, reward: int) -> ShownCompletion:
     words = (" Both", " are", " divided", " by", f" {said}", ".")
-    sure = (-0.4, -0.02, -1.3, -0.05, -0.2 if reward else -3.1, -0.01)
-    spelled = ShownTokens(words, sure, (ROUNDS,) * len(words))
-    return ShownCompletion("".join(words), float(reward), reward - 0.5, False, spelled)
+    probs = (-0.4, -0.02, -1.3, -0.05, -0.2 if reward else -3.1, -0.01)
+    tokens = ShownTokens(words, probs, (ROUNDS,) * len(words))
+    return ShownCompletion("".join(words), float(reward), reward - 0.5, False, tokens)
 
 
 def small(picture: bytes) -> bytes:
@@ -102,10 +102,10 @@ def small(picture: bytes) -> bytes:
         ("rollouts", "return document.querySelectorAll('pre .token').length === 24"),
     ],
 )
-def test_a_picture_for_the_documents_is_drawn_and_small(browser, pictures, tmp_path, view, shown):
+def test_docs_screenshot_keeps_its_size_and_is_small(browser, pictures, tmp_path, view, shown):
     folder = RunFolder(tmp_path / "run").create()
     fill(folder)
-    about = {"peers": [], "peer_id": PEERS[0], "swarm_name": "sorting together", "time": BEGAN}
+    about = {"peers": [], "peer_id": PEERS[0], "swarm_name": "sorting together", "time": START}
     with folder.locked(), served(folder.root) as site:
         folder.write_status({**about, "state": "running", "pid": folder.holder()})
         browser.open(site.told[-1], view)
@@ -116,6 +116,6 @@ def test_a_picture_for_the_documents_is_drawn_and_small(browser, pictures, tmp_p
         browser.picture(path)
         assert browser.errors() == []
     path.write_bytes(small(path.read_bytes()))
-    assert path.stat().st_size < MOST_BYTES
+    assert path.stat().st_size < MAX_BYTES
     kept = Image.open(KEPT / path.name)
-    assert kept.size == Image.open(path).size, "make pictures draws it anew"
+    assert kept.size == Image.open(path).size, "the picture is outdated; run make pictures"

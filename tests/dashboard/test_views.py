@@ -1,4 +1,4 @@
-"""Every view of a run that has ended, in a real browser."""
+"""Every dashboard view of a stopped run, in a real browser."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ SHOWS = {
     "health": "return document.querySelectorAll('.log, .finding').length > 7",
     "ask": "return document.querySelectorAll('.asking option').length === 2",
 }
-"""What each shows once it has everything."""
+"""Condition under which each view is complete."""
 PRESS = """
 [...document.querySelectorAll('button')].find((each) => each.innerText === arguments[0]).click();
 """
@@ -32,7 +32,7 @@ def look(browser: Browser, site: Site, view: str) -> None:
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_every_view_can_be_read_on_any_screen(browser, site, pictures, theme):
+def test_views_are_readable_on_every_screen(browser, site, pictures, theme):
     for view in VIEWS:
         look(browser, site, view)
         browser.theme(theme)
@@ -43,7 +43,7 @@ def test_every_view_can_be_read_on_any_screen(browser, site, pictures, theme):
     browser.assert_quiet(site.port)
 
 
-def test_a_chosen_theme_outlives_the_page(browser, site):
+def test_theme_persists_across_page_loads(browser, site):
     look(browser, site, "learning")
     browser.click(".theme")
     theme = "return document.documentElement.dataset.theme"
@@ -54,7 +54,7 @@ def test_a_chosen_theme_outlives_the_page(browser, site):
     assert browser.run(theme) == chosen
 
 
-def test_all_of_the_page_is_reached_with_the_keyboard(browser, site):
+def test_page_supports_keyboard_navigation(browser, site):
     from selenium.webdriver.common.keys import Keys
 
     look(browser, site, "learning")
@@ -69,7 +69,7 @@ def test_all_of_the_page_is_reached_with_the_keyboard(browser, site):
     browser.until(SHOWS["lineage"])
 
 
-def test_a_chart_is_read_and_zoomed_with_the_keyboard(browser, site):
+def test_charts_support_keyboard_reading_and_zoom(browser, site):
     from selenium.webdriver.common.keys import Keys
 
     look(browser, site, "learning")
@@ -89,7 +89,7 @@ def test_a_chart_is_read_and_zoomed_with_the_keyboard(browser, site):
 
 
 @pytest.mark.parametrize("button", ["log", "20"])
-def test_the_switches_redraw_every_chart_of_lines(browser, site, button):
+def test_log_and_smoothing_buttons_redraw_chart(browser, site, button):
     look(browser, site, "learning")
     before = browser.run(PICTURE.format("entropy"))
     browser.run(PRESS, button)
@@ -97,7 +97,7 @@ def test_the_switches_redraw_every_chart_of_lines(browser, site, button):
     assert browser.errors() == []
 
 
-def test_a_line_is_hidden_by_a_press_on_its_name(browser, site):
+def test_legend_button_hides_its_line(browser, site):
     look(browser, site, "learning")
     before = browser.run(PICTURE.format("reward"))
     browser.click("#reward .legend button")
@@ -106,7 +106,7 @@ def test_a_line_is_hidden_by_a_press_on_its_name(browser, site):
     assert browser.run(pressed) == "false"
 
 
-def test_groups_are_found_by_origin_and_tinted_by_log_prob(browser, site):
+def test_groups_filter_by_origin_and_color_by_log_prob(browser, site):
     look(browser, site, "rollouts")
     browser.run(PRESS, "refused")
     browser.count(".row", 1)
@@ -120,14 +120,14 @@ def test_groups_are_found_by_origin_and_tinted_by_log_prob(browser, site):
     assert kinds[:6] == [f"token t{n}" for n in (0, 1, 2, 3, 4, 5)]
 
 
-def test_a_headline_says_whether_the_node_learns(browser, site):
+def test_headline_shows_learning_progress(browser, site):
     look(browser, site, "learning")
     text = browser.until("return document.querySelector('.headline')?.innerText")
     assert site.json("/api/v1/progress")["text"] in text
     assert browser.run("return document.querySelector('.headline').className") == "headline better"
 
 
-def test_an_author_that_is_no_key_is_shown_as_it_stands(browser, tmp_path):
+def test_page_shows_an_invalid_author_key_verbatim(browser, tmp_path):
     folder = fill(tmp_path / "run")
     write_rounds(folder, [121], authors={"no key": 1})
     folder.groups.write_bytes(replace(made_group("sums", "external"), author="no key").line(1))
@@ -138,7 +138,7 @@ def test_an_author_that_is_no_key_is_shown_as_it_stands(browser, tmp_path):
         assert browser.errors() == []
 
 
-def test_each_family_has_a_small_chart_with_its_levels(browser, tmp_path):
+def test_each_family_has_a_chart_of_its_levels(browser, tmp_path):
     folder = fill(tmp_path / "run", rounds=500)
     levels = {f"{env}/{level}": 0.1 * level for env in ("sums", "words") for level in range(8)}
     write_rounds(folder, range(501, 511), levels=levels)
@@ -158,7 +158,7 @@ def test_each_family_has_a_small_chart_with_its_levels(browser, tmp_path):
         assert browser.errors() == []
 
 
-def test_a_peer_has_one_name_as_a_peer_and_as_the_key_that_signs(browser, site):
+def test_page_uses_one_name_for_a_peer_and_its_author_key(browser, site):
     look(browser, site, "swarm")
     browser.until("return document.querySelectorAll('table').length === 2")
     short = "document.querySelectorAll('table')[{}].querySelectorAll('.pattern + code')"
@@ -168,7 +168,7 @@ def test_a_peer_has_one_name_as_a_peer_and_as_the_key_that_signs(browser, site):
     assert set(authors) < set(peers)
 
 
-def test_on_a_phone_a_group_takes_the_place_of_the_list_and_gives_it_back(browser, site):
+def test_phone_view_switches_between_list_and_group(browser, site):
     browser.phone()
     look(browser, site, "rollouts")
     shown = "return document.querySelector('{}').offsetParent !== null"
@@ -192,7 +192,7 @@ def test_on_a_phone_a_group_takes_the_place_of_the_list_and_gives_it_back(browse
         ("external", "none", "worse completions less likely"),
     ],
 )
-def test_a_group_shows_what_the_correction_does_to_it(browser, tmp_path, origin, correction, said):
+def test_group_shows_its_off_policy_correction(browser, tmp_path, origin, correction, said):
     folder = fill(tmp_path / "run")
     folder.groups.write_bytes(replace(made_group("sums", origin), reason=None).line(1))
     with served(tmp_path / "run", **{"mixture.correction": correction}) as site:
@@ -200,7 +200,7 @@ def test_a_group_shows_what_the_correction_does_to_it(browser, tmp_path, origin,
         assert said in browser.until("return document.querySelector('.reason')?.innerText")
 
 
-def test_an_author_leads_to_the_groups_that_it_gave(browser, site):
+def test_author_link_opens_its_groups(browser, site):
     look(browser, site, "lineage")
     browser.count(".update li", 4)
     browser.click(".update a[href$='${arguments[0]}']", AUTHORS[0])
@@ -208,7 +208,7 @@ def test_an_author_leads_to_the_groups_that_it_gave(browser, site):
     assert site.json(f"/api/v1/groups?author={AUTHORS[0]}")["more"] is False
 
 
-def test_an_update_leads_to_the_groups_of_its_round(browser, site):
+def test_update_link_opens_groups_of_its_round(browser, site):
     look(browser, site, "lineage")
     field = "document.querySelector('.filters input[type=number]')"
     browser.run(f"{field}.value = 1; {field}.dispatchEvent(new Event('change'))")
@@ -221,7 +221,7 @@ def test_an_update_leads_to_the_groups_of_its_round(browser, site):
     assert browser.run("return document.querySelector('.update a[href*=round]')") is None
 
 
-def test_peers_of_one_name_stay_apart_by_the_patterns_and_ids_before_it(browser, site):
+def test_ids_and_patterns_distinguish_peers_of_equal_name(browser, site):
     look(browser, site, "swarm")
     rows = "[...document.querySelector('table').querySelectorAll('tbody tr')]"
     ids = browser.run(f"return {rows}.map((row) => row.querySelector('.pattern + code').innerText)")
@@ -234,7 +234,7 @@ def test_peers_of_one_name_stay_apart_by_the_patterns_and_ids_before_it(browser,
     assert browser.run(f"{order} const b = row.querySelector('.told'); return {before}; }})")
 
 
-def test_a_folder_without_rounds_says_what_to_do(browser, tmp_path):
+def test_empty_folder_page_shows_join_command(browser, tmp_path):
     with served(tmp_path / "empty") as site:
         for view in VIEWS:
             browser.open(site.told[-1], view)
@@ -245,18 +245,18 @@ def test_a_folder_without_rounds_says_what_to_do(browser, tmp_path):
         assert browser.errors() == []
 
 
-def test_a_stopped_node_says_since_when_and_how_to_start_it(browser, site):
+def test_stopped_node_page_shows_time_and_join_command(browser, site):
     look(browser, site, "learning")
     banner = browser.until("return document.querySelector('.banner')?.innerText")
     assert "/09/2026" in banner and "swarm-node join" in banner
 
 
-def test_ten_thousand_rounds_are_drawn_whole(browser, tmp_path):
+def test_chart_covers_all_10000_rounds(browser, tmp_path):
     fill(tmp_path / "run", rounds=10_000)
     with served(tmp_path / "run") as site:
         look(browser, site, "learning")
         label = "return document.querySelector('#reward .plot').ariaLabel"
-        told = until(lambda: browser.run(label), browser.text)
-        assert "at round 10,000" in told
+        summary = until(lambda: browser.run(label), browser.text)
+        assert "at round 10,000" in summary
         assert len(site.json("/api/v1/rounds?points=1000")["columns"]["round"]) <= 1000
         assert browser.errors() == []

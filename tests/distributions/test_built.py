@@ -1,4 +1,4 @@
-"""The wheel and the source distribution of a copy of this tree, and the wheel installed."""
+"""Wheel and source distribution of a copy of this tree, and the installed wheel."""
 
 import subprocess
 import sys
@@ -20,13 +20,13 @@ BESIDE = (
     *("MANIFEST.in", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "SECURITY.md"),
     *("Makefile", "mkdocs.yml", "benchmarks", "changes", "tests"),
 )
-"""What a source distribution has that nobody needs who types what the documents say."""
+"""Files of the source distribution that the documents' commands do not need."""
 
 Program = Callable[..., str]
 
 
 def build(tree: Path, *kinds: str | Path) -> Path:
-    """The folder with the distributions of a tree, made by the packages that are installed here."""
+    """Build distributions with the installed packages; return their folder."""
     command = [sys.executable, "-m", "build", "--no-isolation", *kinds, tree]
     subprocess.run(command, check=True, capture_output=True, text=True)
     return tree / "dist"
@@ -63,7 +63,7 @@ def unpacked(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment that sees the packages of this one, and the program only from the wheel."""
+    """Create an environment with this one's packages and the program's wheel."""
     environment = tmp_path_factory.mktemp("environment") / "env"
     python = environment / "bin" / "python"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
@@ -96,7 +96,7 @@ def files(folder: Path) -> set[str]:
     }
 
 
-def test_the_wheel_holds_every_file_of_the_packages_the_licence_and_no_other(wheel: Path) -> None:
+def test_wheel_contains_only_package_files_and_license(wheel: Path) -> None:
     packed = contents(wheel)
     for package in PACKAGES:
         assert {name for name in packed if name.startswith(f"{package}/")} == files(ROOT / package)
@@ -106,15 +106,15 @@ def test_the_wheel_holds_every_file_of_the_packages_the_licence_and_no_other(whe
     assert beside == {licence.partition("/")[0]}
 
 
-def test_a_source_distribution_builds_the_same_wheel_but_for_stand_ins(wheel, tree, tmp_path):
+def test_sdist_builds_same_wheel_except_stand_in_metadata(wheel, tree, tmp_path):
     build(tree, "--wheel", "--outdir", tmp_path)
-    (own,) = tmp_path.glob("*.whl")
-    assert own.name == wheel.name
-    of_tree, released = contents(own), contents(wheel)
+    (direct,) = tmp_path.glob("*.whl")
+    assert direct.name == wheel.name
+    of_tree, released = contents(direct), contents(wheel)
     (information,) = {name.partition("/")[0] for name in released if ".dist-info/" in name}
     del of_tree[f"{information}/RECORD"], released[f"{information}/RECORD"]
-    told = [each.pop(f"{information}/METADATA").decode() for each in (of_tree, released)]
-    lines, fewer = (set(text.splitlines()) for text in told)
+    texts = [each.pop(f"{information}/METADATA").decode() for each in (of_tree, released)]
+    lines, fewer = (set(text.splitlines()) for text in texts)
     assert of_tree == released
     assert fewer <= lines
     stand_ins = {f"Requires-Dist: {name}" for name in ("fastecdsa", "pycosat")}
@@ -122,25 +122,25 @@ def test_a_source_distribution_builds_the_same_wheel_but_for_stand_ins(wheel, tr
     assert not any(" @ " in line for line in fewer if line.startswith("Requires-Dist: "))
 
 
-def test_a_source_distribution_holds_all_that_its_tests_read(unpacked: Path) -> None:
+def test_sdist_contains_all_files_used_by_tests(unpacked: Path) -> None:
     for folder in ("tests", "docs", "examples", "benchmarks"):
         assert files(ROOT / folder) == files(unpacked / folder)
     assert [page for page in PAGES if not (unpacked / page.relative_to(ROOT)).is_file()] == []
 
 
-def test_the_program_comes_from_the_wheel_alone(program: Program, environment: Path) -> None:
+def test_program_imports_only_from_the_wheel(program: Program, environment: Path) -> None:
     for package in PACKAGES:
-        where = program("python", "-c", f"import {package}; print({package}.__file__)")
-        assert environment in Path(where.strip()).parents
+        origin = program("python", "-c", f"import {package}; print({package}.__file__)")
+        assert environment in Path(origin.strip()).parents
 
 
-def test_the_program_says_its_version_and_how_a_demo_is_started(program: Program) -> None:
-    named = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert program("swarm-node", "--version").splitlines()[0].split() == ["swarm-node", named]
+def test_program_prints_version_and_demo_help(program: Program) -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert program("swarm-node", "--version").splitlines()[0].split() == ["swarm-node", version]
     assert "swarm-node demo --nodes 4" in program("swarm-node", "demo", "--help")
 
 
-def test_a_node_is_made_and_trains_alone_from_the_wheel(program: Program, tmp_path: Path) -> None:
+def test_installed_wheel_creates_and_trains_a_node(program: Program, tmp_path: Path) -> None:
     assert "next: swarm-node join" in program("swarm-node", "init", "alone")
     program("swarm-node", "join", "--config", "alone/node.toml", "--rounds", "2")
     records = (tmp_path / "empty" / "alone" / "metrics.jsonl").read_text().splitlines()

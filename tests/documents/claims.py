@@ -1,4 +1,4 @@
-"""What a walk leaves out and why, and what the documents say that a run comes to."""
+"""Commands that the walk skips, with reasons, and results that documents claim."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -46,17 +46,17 @@ LEFT_OUT = {
         for name in ("README", "games", "long_answers", "methods", "regimes", "sapo")
     },
 }
-"""By page, then by the beginning of a command, which may be several commands'."""
+"""Reasons by page and then by command prefix; several commands may share a prefix."""
 
 
 def reason(page: str, command: str) -> str | None:
-    """Why a command of a page is left out, or None where it is run."""
+    """Return why a command of a page is skipped, or None if it runs."""
     told = LEFT_OUT.get(page, {})
     return next((why for begin, why in told.items() if command.startswith(begin)), None)
 
 
 def remaining(page: str, script: str) -> str:
-    """What a walk types of a block; "" where nothing but settings remains."""
+    """Return the part of a block that the walk runs; "" if only assignments remain."""
     typed = [command for command in commands(script) if not reason(page, command)]
     if typed == commands(script):
         return script
@@ -66,7 +66,7 @@ def remaining(page: str, script: str) -> str:
 
 
 FEW = 5
-"""Rounds of a beginning and of an end: the reward jumps from one to the next."""
+"""Rounds to average at the start and the end, because single rewards are noisy."""
 
 
 def rewards_of(folder: Path, of: str) -> list[float]:
@@ -75,7 +75,7 @@ def rewards_of(folder: Path, of: str) -> list[float]:
 
 
 def own_reward_rises(folder: Path) -> str:
-    rewards = rewards_of(folder / "mine", "reward_own")
+    rewards = rewards_of(folder / "mine", "reward_local")
     first, last = fmean(rewards[:FEW]), fmean(rewards[-FEW:])
     return "" if first < 0.3 and last > 0.75 else f"reward went from {first:.2f} to {last:.2f}"
 
@@ -90,7 +90,7 @@ CLAIMS: dict[str, Callable[[Path], str]] = {
     "swarm-node join --config mine ": own_reward_rises,
     "swarm-node join --config sorter ": held_out_reward_passes_one_half,
 }
-"""By the beginning of a command that ends by itself: what is wrong then, or ""."""
+"""Checks by prefix of a command that ends by itself; each returns a fault or ""."""
 
 FAILS = {"torchrun ": r"done; run the same command to resume(.|\n)*SignalException"}
-"""What is to end with status 1, by the beginning of the command, and the words that say why."""
+"""Prefixes of commands that must exit with status 1, and their output pattern."""

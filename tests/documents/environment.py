@@ -1,7 +1,7 @@
-"""An environment for the walk, in which pages may install what they like.
+"""Virtual environment for the walk, in which pages may install packages.
 
-``python -m tests.documents.environment FOLDER`` makes one: all that the environment of the tests
-has can be imported in it, and whatever is installed there stays there.
+``python -m tests.documents.environment FOLDER`` creates one. It can import all packages of the
+test environment; packages that a page installs stay in it.
 """
 
 import importlib.util
@@ -18,14 +18,14 @@ TREE = (
     *("pyproject.toml", "requirements.txt", "setup.py", "README.md", "LICENSE"),
     *("protocol", "swarm", "node", "experiments", "install", "docs", "examples"),
 )
-"""What readers type something about."""
+"""Files and folders that the documents' commands use."""
 
 PASSED_ON = ("PIP_", "HTTP_", "HTTPS_", "NO_PROXY", "http_", "https_", "no_proxy", "TMPDIR")
-"""How this machine reaches packages, and where it keeps temporary files."""
+"""Prefixes of variables for package access and temporary files."""
 
 
 def copy_tree(folder: Path, beside: tuple[str, ...] = ()) -> None:
-    """Copy the source tree as a reader has it, and what is named ``beside``."""
+    """Copy the source tree as a reader has it, plus the paths in ``beside``."""
     for name in (*TREE, *beside):
         if (ROOT / name).is_dir():
             without = shutil.ignore_patterns("__pycache__")
@@ -36,27 +36,27 @@ def copy_tree(folder: Path, beside: tuple[str, ...] = ()) -> None:
 
 def make(folder: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    # Python 3.11 gives an environment a setuptools too old for pyproject.toml, which would hide the
-    # one of the tests.
+    # Python 3.11 adds a setuptools that is too old for pyproject.toml and would hide the one of
+    # the test environment.
     pip = [folder / "bin" / "python", "-m", "pip", "--quiet", "uninstall", "--yes", "setuptools"]
     subprocess.run(pip, check=True, stderr=subprocess.DEVNULL)
     see_packages(folder)
 
 
 def see_packages(folder: Path) -> None:
-    """Let an environment import what the one that runs this can."""
+    """Let an environment import the packages of the running one."""
     (site,) = folder.glob("lib/python3*/site-packages")
-    # A line with a folder, unlike site.addsitedir, leaves that folder's own .pth files alone: an
-    # editable install of another tree among them.
+    # Unlike site.addsitedir, a line with a folder does not process the folder's .pth files, such
+    # as an editable install of another tree.
     (site / "outer.pth").write_text(sysconfig.get_path("purelib") + "\n")
 
 
 def variables(home: Path, folder: Path) -> dict[str, str]:
-    """What a shell of the walk begins with: nothing of the shell that started the tests."""
+    """Return the environment of the walk's shells, without that of the calling shell."""
     kept = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}
     if importlib.util.find_spec("setuptools"):
-        # It builds with what there is, and asks no package index. pip reads this variable the
-        # other way round: 0 is --no-build-isolation.
+        # Build with the installed packages, without a package index. pip inverts this variable:
+        # 0 means --no-build-isolation.
         kept["PIP_NO_BUILD_ISOLATION"] = "0"
     kept["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
     outer = Path(sys.executable).parent
@@ -70,14 +70,14 @@ def variables(home: Path, folder: Path) -> dict[str, str]:
 
 
 def build(folder: Path) -> dict[str, str]:
-    """The walk's environment with this tree's program in it; what its shells begin with."""
+    """Build the walk's environment with this program; return its shell variables."""
     for name in ("first", "home", "tree"):
         (folder / name).mkdir()
     make(folder / "env")
     copy_tree(folder / "tree")
     python = folder / "first" / "python3"
-    # An environment that a page makes sees the packages of the tests as well, where a reader's
-    # would fetch them all.
+    # An environment that a page creates also sees the test packages; a reader would download
+    # them.
     python.write_text(
         f'#!/bin/sh\n[ "$1 $2" = "-m venv" ] || exec "{folder}/env/bin/python" "$@"\n'
         f'PYTHONPATH="{ROOT}" exec "{sys.executable}" -m tests.documents.environment "$3"\n'

@@ -1,10 +1,10 @@
-"""Figures of how plain the hand-written pages and the program's texts are, and their limits.
+"""Measure length and style of pages and program texts, and set their limits.
 
-``python -m tests.documents.language`` prints the limits of ``language.toml`` after it has lowered
-them to the figures. It raises none: a text that exceeds its limits has to become shorter or
-plainer. A limit of a page stays at ``standard`` or above, and a new page gets its words and the
-standard. A kind of texts in the program has no limit of words, and its awkward phrases may become
-none.
+``python -m tests.documents.language`` lowers the limits in ``language.toml`` to the current
+figures and prints them. It raises no limit: a text that exceeds one must become shorter or
+plainer. The limits of a page never fall below ``standard``. A new page gets its current word
+count and the standard. Program texts have no word limit, and their limit of awkward phrases may
+fall to zero.
 """
 
 import re
@@ -28,13 +28,13 @@ AWKWARD = re.compile(
 
 
 def prose(text: str) -> str:
-    """A page without code, comments, pictures and the targets of links."""
+    """Return a page without code, comments, pictures and link targets."""
     text = re.sub(r"(?ms)^ *```.*?^ *```$|<!--.*?-->", "", text)
     return re.sub(r"!?\[([^]]*)\]\([^)]*\)", r"\1", re.sub(r"`[^`]*`", "Code", text))
 
 
 def sentences(text: str) -> list[str]:
-    """Sentences of paragraphs and lists, without headings and tables."""
+    """Return the sentences of paragraphs and lists, without headings and tables."""
     lines = (re.sub(r"^ *(?:- |\d+\. )", "\n", line) for line in prose(text).splitlines())
     plain = "\n".join("" if line.lstrip().startswith(("|", "#")) else line for line in lines)
     parts = re.split(r"\n\s*\n|(?<=[.?!])[\s*]+(?=\W*[A-Z])", plain)
@@ -42,7 +42,7 @@ def sentences(text: str) -> list[str]:
 
 
 def figures(text: str) -> dict[str, int]:
-    """Words as ``wc -w`` counts them, and those of what ``standard`` has."""
+    """Count words as ``wc -w`` does, and measure the figures that ``standard`` limits."""
     lengths = [len(re.findall(r"\w\S*", each)) for each in sentences(text)] or [0]
     long = sum(length > 30 for length in lengths)
     found = {"words": len(text.split()), "awkward": len(AWKWARD.findall(prose(text)))}
@@ -51,7 +51,7 @@ def figures(text: str) -> dict[str, int]:
 
 
 def standard(words: int) -> dict[str, int]:
-    """Limits of awkward phrases, words of a mean sentence, percent of more than 30 words."""
+    """Return limits: awkward phrases, mean sentence length, percent over 30 words."""
     return {"awkward": words * 3 // 1000, "mean": 17, "long": 5}
 
 

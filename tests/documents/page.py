@@ -1,4 +1,4 @@
-"""A page of the documents as sections of fenced blocks, and what people type of them."""
+"""Parse a page of the documents into fenced blocks and commands."""
 
 import re
 from collections.abc import Iterator
@@ -25,10 +25,10 @@ EXPERIMENTS = re.compile(r"^python -m experiments ")
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A fenced block: its text without the indentation of the fence, and where it stands.
+    """A fenced block: its text without the fence's indentation, and its position.
 
-    Lines are counted from 1, sections from 0 by headings of any level; ``before`` is the paragraph
-    that it follows.
+    Lines count from 1. Sections count from 0 and start at headings of any level. ``before`` is the
+    paragraph before the block.
     """
 
     language: str
@@ -39,7 +39,7 @@ class Block:
 
     @property
     def file(self) -> str | None:
-        """The file of the reader's own that the paragraph before names, if this is its text."""
+        """Return the file that the paragraph before names, if the block is its content."""
         named = _FILE.findall(self.before) if self.language in ("toml", "json") else []
         return named[-1] if named else None
 
@@ -70,26 +70,26 @@ def _blocks(lines: list[str]) -> Iterator[Block]:
 
 
 def beginnings(shown: str) -> list[str]:
-    """What the lines of a program's output begin with, up to a figure, an id or a second column."""
+    """Return the starts of output lines, up to a figure, an id or a second column."""
     found = [_BEGINNING.match(line) for line in shown.splitlines()]
     return [match[1] for match in found if match]
 
 
 def commands(script: str) -> list[str]:
-    """The lines of a shell's block, those that are continued as one, without comments."""
+    """Return the commands of a shell block without comments; join continued lines."""
     joined = re.sub(r" *\\\n\s*", " ", script).splitlines()
     lines = (re.sub(r"(^|\s+)#.*", "", line).rstrip() for line in joined)
     return [line for line in lines if line]
 
 
 def arguments(command: str, program: re.Pattern[str] = PROGRAM) -> str | None:
-    """What a command has behind the program's name, or None where it starts another program."""
+    """Return the arguments of a command, or None if it runs another program."""
     found = program.search(command)
     return command[found.end() :] if found else None
 
 
 def unset(script: str) -> set[str]:
-    """Shell variables that a block reads and does not set before."""
+    """Return the shell variables that a block reads before it sets them."""
     read = {m[1]: m.start() for m in reversed(list(re.finditer(r"\$\{?([A-Za-z_]\w*)", script)))}
     made = {m[1]: m.start() for m in reversed(list(re.finditer(r"(?m)^([A-Za-z_]\w*)=", script)))}
     return {name for name, at in read.items() if made.get(name, at) >= at}

@@ -1,4 +1,4 @@
-"""Texts that people read in the program and on its web pages."""
+"""Collect the texts that users read in the program and on its web pages."""
 
 import ast
 import re
@@ -15,14 +15,14 @@ CALLS |= {"Argument": "help", "Option": "help", "Typer": "help"}
 WORD = re.compile(r"\b[A-Za-z][a-z]+\b(?= |[.,:;?]|$)")
 SCRIPT = re.compile(r"[={}]|;(?! [a-z])|\w\(|&&|\?\?|\|\|")
 CODE = re.compile(r"[{;]\n|</|\bimport |^\s*[A-Z]{4,} [\w*]|^\w+://|\(\?[:<]|\n(?:[a-z]+ ){6}")
-"""Marks a literal that is a program, markup, SQL, an address, a pattern or a list of words."""
+"""Matches code, markup, SQL, addresses, patterns and word lists."""
 TASKS = re.compile(r"node/tasks/\w*famil\w*\.py")
-"""Files whose literals are questions to a model."""
+"""Matches files whose literals are questions to a model."""
 
 
 @cache
 def spoken() -> dict[str, str]:
-    """Texts by kind, one per paragraph; each value that a message shows is ``Code``."""
+    """Return texts by kind, one per paragraph; ``Code`` replaces each inserted value."""
     texts = defaultdict[str, list[str]](list)
     for package in ("node", "swarm", "protocol", "experiments"):
         for path in sorted((ROOT / package).rglob("*.py")):
@@ -36,7 +36,7 @@ def spoken() -> dict[str, str]:
 
 
 def found(item: ast.AST, kind: str = "messages") -> Iterator[tuple[str, str]]:
-    """Yield kind and text of each docstring, and of each other literal of three words or more."""
+    """Yield kind and text of each docstring and of literals with three or more words."""
     match item:
         case ast.FunctionDef(name=name) if name.endswith("_command"):
             kind = "help"
@@ -63,7 +63,7 @@ def literal(item: ast.Constant | ast.JoinedStr) -> str:
 
 
 def shown(script: str) -> list[str]:
-    """Texts of three words or more of a script or page; each value is ``Code``."""
+    """Return texts of three or more words in a script; ``Code`` replaces values."""
     text = re.sub(r"(?m)^ *//.*$|</?(?:a|b|code|small|span|time)\b[^<>]*>", "", script)
     text = re.sub(r"\$\{[^{}`'<>]*\}", "Code", text)
     parts = re.findall(r"(?<=[>'\"`])[^<>'\"`]+(?=[<'\"`$])", text)

@@ -1,4 +1,4 @@
-"""What the documents tell people to type: read, and run where that is asked for."""
+"""Commands in the documents are valid; ``make test-docs`` also runs them."""
 
 import ast
 import re
@@ -66,20 +66,20 @@ def typed(page: Path, program: re.Pattern[str] = PROGRAM) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_every_block_says_its_language(page: Path) -> None:
+def test_code_blocks_have_a_language(page: Path) -> None:
     known = {"sh", "text", "python", "toml", "json"}
     found = blocks(page.read_text())
     assert [block.line for block in found if block.language not in known] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_every_block_can_be_typed_into_a_fresh_shell_and_the_program_reads_its_commands(page):
+def test_shell_blocks_set_their_variables_and_parse(page):
     assert [unset(script) for script in scripts(page) if unset(script)] == []
     for line in typed(page):
         read(app, "swarm-node", line)
 
 
-def test_every_experiment_of_the_documents_is_one_that_there_is() -> None:
+def test_documents_and_experiment_commands_match() -> None:
     shown = [words for page in PAGES for words in typed(page, EXPERIMENTS)]
     for words in shown:
         read(experiments, "python -m experiments", words)
@@ -95,45 +95,45 @@ def read(program: Typer, called: str, line: str) -> None:
         context = command.make_context(called, [*words], parent=context)
 
 
-def test_the_documents_have_people_type_commands_and_each_exists_for_a_reason() -> None:
+def test_documents_show_every_command() -> None:
     shown = {line.split()[0] for page in PAGES for line in typed(page)}
     assert {called for group in COMMANDS.values() for called, *_ in group} <= shown, (
-        "a command that no document shows"
+        "every command occurs in a document"
     )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_only_the_last_command_of_a_block_goes_on(page: Path) -> None:
+def test_only_last_command_of_block_runs_forever(page: Path) -> None:
     for script in scripts(page):
         *others, _ = commands(remaining(name(page), script)) or [""]
         assert [line for line in others if kind(line)] == []
 
 
-def test_everything_that_is_left_out_stands_in_its_page() -> None:
+def test_every_skipped_command_occurs_on_its_page() -> None:
     shown = {name(page): lines(page) for page in PAGES}
-    for page, told in LEFT_OUT.items():
-        for begin in told:
+    for page, starts in LEFT_OUT.items():
+        for begin in starts:
             assert any(line.startswith(begin) for line in shown[page]), f"{page}: {begin}"
 
 
-def test_what_is_left_out_as_run_elsewhere_is_run_on_another_page() -> None:
+def test_command_skipped_as_duplicate_runs_on_another_page() -> None:
     rest = [remaining(name(page), script) for page in PAGES for script in scripts(page)]
-    there = {line for script in rest for line in commands(script)}
+    executed = {line for script in rest for line in commands(script)}
     for page in PAGES:
         for line in lines(page):
-            assert reason(name(page), line) != TWICE or line in there, line
+            assert reason(name(page), line) != TWICE or line in executed, line
 
 
-def test_every_message_of_troubleshooting_is_one_that_the_program_has() -> None:
+def test_troubleshooting_quotes_only_existing_messages() -> None:
     files = (file for name in ("node", "swarm", "protocol") for file in (ROOT / name).rglob("*.py"))
     items = (item for file in files for item in ast.walk(parse(file.read_text())))
-    said = "\0".join({str(item.value) for item in items if isinstance(item, ast.Constant)})
+    strings = "\0".join({str(item.value) for item in items if isinstance(item, ast.Constant)})
     page = (ROOT / "docs" / "guides" / "troubleshooting.md").read_text()
     quoted = "…".join(re.findall(r"(?m)^\| `([^`]+)`", page)).split("…")
-    assert quoted and [part for part in quoted if part.strip(" ,;:") not in said] == []
+    assert quoted and [part for part in quoted if part.strip(" ,;:") not in strings] == []
 
 
-def test_a_page_is_read_as_blocks_with_their_language_place_and_file() -> None:
+def test_parser_reads_block_language_position_and_file() -> None:
     first, task_set, config = blocks(PAGE)
     assert (first.language, first.line, first.section) == ("sh", 5, 1)
     assert commands(first.text) == ["first --option"]
@@ -141,12 +141,12 @@ def test_a_page_is_read_as_blocks_with_their_language_place_and_file() -> None:
     assert (config.text, config.section, config.file) == ("b = 2\n", 2, None)
 
 
-def test_output_is_known_by_what_its_lines_begin_with() -> None:
+def test_parser_extracts_line_prefixes_of_output() -> None:
     shown = "state     running as 3\n12D3Koo… in\nround 3 | x\n…\n  prompt      Say\ndone\nnow: 3\n"
     assert beginnings(shown) == ["state", "round ", "prompt", "done", "now"]
 
 
-def test_a_variable_is_missed_that_another_block_set() -> None:
+def test_checker_finds_unset_shell_variables() -> None:
     assert unset('join "$LOCAL"') == {"LOCAL"}
     assert unset('join "$LOCAL"\nLOCAL=x') == {"LOCAL"}
     assert unset('LOCAL=x\njoin "${LOCAL}"') == set()
@@ -167,11 +167,11 @@ def test_a_variable_is_missed_that_another_block_set() -> None:
         ("pip install .", None),
     ],
 )
-def test_what_goes_on_until_ctrl_c_is_known_by_its_last_command(script, expected):
+def test_last_command_decides_if_a_script_runs_until_ctrl_c(script, expected):
     assert kind(script) == expected
 
 
-def test_what_is_left_out_leaves_the_rest_of_a_block_as_it_stands() -> None:
+def test_skipping_a_command_keeps_the_rest_of_a_block() -> None:
     whole = "swarm-node init \\\n    a\n"
     assert remaining("README.md", whole) == whole
     assert remaining("README.md", f"make demo\n{whole}") == "swarm-node init a\n"
@@ -183,18 +183,18 @@ def walked(page: Path) -> int:
     return sum(bool(remaining(name(page), script)) for script in scripts(page))
 
 
-# The longest first: two workers share them.
+# The longest page runs first, because two workers share the pages.
 WALKED = sorted(filter(walked, PAGES), key=walked, reverse=True)
 
 
 @pytest.fixture(scope="session")
 def variables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What the shells begin with, in an environment of their own."""
+    """Return the shell variables of a separate environment."""
     return build(tmp_path_factory.mktemp("environment"))
 
 
 @pytest.mark.documents
 @pytest.mark.parametrize("page", WALKED, ids=name)
-def test_every_block_of_a_page_does_what_the_page_says(page, variables, tmp_path):
+def test_page_commands_work_as_documented(page, variables, tmp_path):
     faults = Walk(page, tmp_path, variables).go()
     assert faults == [], "\n\n".join(faults)

@@ -1,4 +1,4 @@
-"""A page as a reader goes through it: block by block, each in a fresh shell."""
+"""Run a page as a reader would: block by block, each in a new shell."""
 
 import os
 import re
@@ -18,7 +18,7 @@ from tests.documents.environment import copy_tree
 from tests.documents.page import Block, arguments, beginnings, blocks, commands, name
 
 PATIENCE = 1800.0
-"""Seconds for a block; the longest takes some two minutes on two idle cores."""
+"""Maximum seconds per block; the longest takes two minutes on two idle cores."""
 BASH = ("bash", "-euo", "pipefail", "-c")
 PYTHON = ("python", "-c")
 AT_WORK = {
@@ -27,8 +27,8 @@ AT_WORK = {
     "dashboard": (r"^dashboard: http\S+$", 1),
     "demo": (r" \| (\d+) of \1 running$", 1),
 }
-"""What commands that go on until Ctrl-C print once they work, and how often until a reader goes on:
-by then a node has a checkpoint."""
+"""Output pattern of commands that run until Ctrl-C, and its required count.
+Then the walk continues; by then a node has a checkpoint."""
 
 AT_THE_END = {
     "join": r"^\d+ rounds are done; run the same command to resume$",
@@ -36,15 +36,15 @@ AT_THE_END = {
     "dashboard": r"^stopping cleanly",
     "demo": r"^wrote the chart to \S+$",
 }
-"""What they print behind Ctrl-C."""
+"""Output of the same commands after Ctrl-C."""
 
 
 class PageError(Exception):
-    """A block that does not do what its page says."""
+    """Raised if a block does not do what its page says."""
 
 
 def kind(script: str) -> str | None:
-    """Which command a block goes on with until Ctrl-C, or None where it ends by itself."""
+    """Return the block's command that runs until Ctrl-C, or None if it ends by itself."""
     words = shlex.split(arguments(commands(script)[-1]) or "")
     name = words[0] if words else ""
     rounds = words[words.index("--rounds") + 1] if "--rounds" in words else None
@@ -54,7 +54,7 @@ def kind(script: str) -> str | None:
 
 @dataclass(slots=True)
 class Running:
-    """A shell of its own with its processes, and the last command that was typed in it."""
+    """A shell with its processes and the last command that it runs."""
 
     command: str
     process: subprocess.Popen[bytes]
@@ -83,7 +83,7 @@ class Running:
             time.sleep(0.1)
 
     def interrupt(self, fails: str | None = None) -> None:
-        """Ctrl-C, which reaches all processes of a terminal; as :meth:`wait` then."""
+        """Interrupt all processes of the shell, as Ctrl-C does, then :meth:`wait`."""
         if self.process.poll() is not None:
             raise PageError(f"ended by itself with {self.process.returncode}")
         os.killpg(self.process.pid, signal.SIGINT)
@@ -92,7 +92,7 @@ class Running:
             raise PageError(f"ended without {AT_THE_END[self.kind]!r}")
 
     def wait(self, fails: str | None = None) -> None:
-        """See it end well, or where it ``fails``, with status 1 and these words."""
+        """Check for status 0, or for status 1 and an output that matches ``fails``."""
         try:
             status = self.process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
@@ -122,7 +122,7 @@ def start(
 
 
 def end_all(folder: Path) -> list[str]:
-    """Kill whatever still works in or below ``folder``; what that was."""
+    """Kill all processes in or below ``folder``; return their command lines."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -139,13 +139,13 @@ swarm-node init somebody
 swarm-node create --config somebody --name somebodys --epoch-seconds 2
 swarm-node bootstrap --config somebody --set 'network.listen=["/ip4/127.0.0.1/tcp/0"]'
 """
-"""Whom a page means that says how to join others and starts none."""
+"""Another swarm, for pages that join one and start none."""
 
 
 class Walk:
-    """Goes through one page in a folder of its own, which begins as the source tree.
+    """Run one page in its own folder, a copy of the source tree.
 
-    What goes on until Ctrl-C gets it at the end of its section. Behind a fault the walk goes on.
+    The end of a section interrupts its commands. The walk continues after a fault.
     """
 
     def __init__(self, page: Path, folder: Path, variables: Mapping[str, str]) -> None:
@@ -209,7 +209,7 @@ class Walk:
             self._noting(int(each.log.stem), lambda each=each: each.interrupt(_fails(each.command)))
 
     def _noting(self, line: int, does: Callable[[], None]) -> None:
-        """Do it, and note what is wrong with it under the line of its block."""
+        """Run a step and record its fault with the line of the block."""
         try:
             does()
         except PageError as fault:
@@ -218,7 +218,7 @@ class Walk:
             self.faults.append(f"{self._name}:{line} {fault}\n{said}")
 
     def _filled(self, script: str) -> str:
-        """``script`` with what was really printed in the place of what stands for it."""
+        """Return ``script`` with placeholders replaced by values that were printed."""
         for stands, filling in PLACEHOLDERS.items():
             if re.search(stands, script):
                 script = re.sub(stands, filling(self), script)
@@ -251,4 +251,4 @@ PLACEHOLDERS: dict[str, Callable[[Walk], str]] = {
     r"(?<=--swarm )ID\b": Walk.swarm,
     r"(?<=demo-run/)FOLDER\b": Walk.demo,
 }
-"""What stands in the documents for what a program printed."""
+"""Placeholders in the documents, and the functions that return the printed values."""

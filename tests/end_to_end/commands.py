@@ -1,4 +1,4 @@
-"""``swarm-node`` as a user runs it: in a folder, with its output kept, and nothing left behind."""
+"""Run ``swarm-node`` as a user does: in a folder, with its output recorded."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from tests.end_to_end.forked import Forked, Place
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 600.0
-"""Far beyond what any command takes, beside whatever else its machine does."""
+"""Seconds; no command takes this long, even on a busy machine."""
 GRACE_SECONDS = 30.0
 NOBODY = "/ip4/127.0.0.1/tcp/9/p2p/12D3KooWQYhTNQdmr3ArTeUHRYzFg94BKyTkoWBDWez9kSCVe2Xo"
-"""Nobody listens there."""
+"""A peer address at which nothing listens."""
 
 QUICK = (
     "--set=mixture.local=2",
@@ -37,18 +37,18 @@ QUICK = (
     "--set=schedule.checkpoint_every=2",
     "--set=monitor.dashboard=false",
 )
-"""Options of a node that takes as little time as it can."""
+"""Options that make a node as fast as possible."""
 
 _OUR_LINE = re.compile(r"[\d-]{10} [\d:,]{12} (INFO|WARNING|ERROR) (node|swarm|protocol)[.\w]*: .*")
 
 
 class Command:
-    """One ``swarm-node`` process that works in ``folder``, in or below which its node is.
+    """A ``swarm-node`` process whose working directory is ``folder``.
 
-    Arguments that begin with ``experiments`` are those of ``python -m experiments``. ``under`` is
-    what Python runs to start it, as ``-m torch.distributed.run``, and ``beneath`` a
-    command that runs Python. ``forked``: without a command line, and with its imports done.
-    As a context manager it leaves nothing running.
+    Arguments that begin with ``experiments`` run ``python -m experiments``. ``under`` are Python
+    arguments that launch the program, such as ``-m torch.distributed.run``; ``beneath`` is a
+    command that launches Python. A ``forked`` process has its imports done and no command line.
+    The context manager leaves no process running.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Command:
     ) -> None:
         self.left: list[str] = []
         self.run = RunFolder(folder / "swarm-run")
-        # not in the folder, whose disk may be full
+        # These are outside the folder, because its disk may be full.
         self._streams = [tempfile.NamedTemporaryFile("w+") for _ in range(2)]  # noqa: SIM115
         variables = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | dict(environment or {})
         self.process: subprocess.Popen[bytes] | Forked
@@ -102,13 +102,13 @@ class Command:
     def until(self, condition: Callable[[], Any]) -> Any:
         deadline = time.monotonic() + PATIENCE
         while not (found := condition()):
-            assert self.process.poll() is None, f"it ended: {self.err}"
-            assert time.monotonic() < deadline, f"not within {PATIENCE:.0f} s: {self.err}"
+            assert self.process.poll() is None, f"the process ended: {self.err}"
+            assert time.monotonic() < deadline, f"timed out after {PATIENCE:.0f} s: {self.err}"
             time.sleep(0.05)
         return found
 
     def children(self, name: str) -> list[psutil.Process]:
-        """Children with ``name`` in their command line: p2pd of the network's, others its own."""
+        """Return direct children by name; p2pd is also found below the network process."""
         found = psutil.Process(self.process.pid).children(recursive=name == "p2pd")
         return [child for child in found if any(name in part for part in child.cmdline())]
 
@@ -116,7 +116,7 @@ class Command:
         return read_records(self.run.root)
 
     def stop(self, number: signal.Signals) -> int:
-        """Send a signal; the exit status. ``left`` names processes and sockets that remain."""
+        """Send a signal, return the exit status, and list leftovers in ``left``."""
         children = psutil.Process(self.process.pid).children(recursive=True)
         sockets = [path for child in children for path in _sockets(child)]
         self.process.send_signal(number)
@@ -126,7 +126,7 @@ class Command:
         return status
 
     def odd_log_lines(self) -> list[str]:
-        """Lines of node.log that are not messages of ours: traces, and what libraries say."""
+        """Return lines of node.log from libraries or tracebacks."""
         lines = self.run.log.read_text().splitlines()
         return [line for line in lines if not _OUR_LINE.fullmatch(line)]
 
@@ -146,7 +146,7 @@ class Command:
 
 
 def join(folder: Path, *options: str, **environment: str) -> Command:
-    """A quick node, forked unless its environment has to be there when Python starts."""
+    """Start a fast node; fork it unless Python needs variables at its start."""
     forked = not environment
     return Command(folder, "join", *QUICK, *options, environment=environment, forked=forked)
 

@@ -1,4 +1,4 @@
-"""Real swarms of real processes, ended whatever happens."""
+"""Fixtures that start real swarm processes and always stop them."""
 
 import signal
 from collections.abc import Iterator
@@ -19,9 +19,9 @@ PATIENCE = 300.0
 
 
 class Swarm:
-    """Starts processes under one folder and waits for what they write.
+    """Starts the processes of a swarm in one folder.
 
-    Those that are started first are forked, and those that are started again have a command line.
+    First starts are forked; restarts run a command line.
     """
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
@@ -51,7 +51,7 @@ class Swarm:
         return process
 
     def again(self, process: NodeProcess, name: str = "join", *options: str) -> NodeProcess:
-        """The same node once more, in its run folder."""
+        """Restart a node in its run folder."""
         command = [name, "--config", str(process.folder / "node.toml"), *options]
         fresh = NodeProcess(command, process.folder, ENVIRONMENT)
         self._stack.callback(fresh.close)
@@ -66,7 +66,7 @@ def swarm(tmp_path: Path) -> Iterator[Swarm]:
 
 @pytest.fixture(scope="session")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
-    """A node that did a few rounds alone and was told to stop; not to be written to."""
+    """Provide a node that stopped after a few rounds alone. Tests must not change it."""
     with Command(tmp_path_factory.mktemp("stopped"), "join", *QUICK) as command:
         command.until(lambda: len(command.records()) >= 4)
         command.stop(signal.SIGTERM)

@@ -1,9 +1,9 @@
-"""``swarm-node`` in children of a process that has imported all it needs, see ``warm.py``.
+"""Run ``swarm-node`` in children of a process with all imports; see ``warm.py``.
 
-Arguments that begin with ``experiments`` are those of ``python -m experiments``.
+Arguments that begin with ``experiments`` run ``python -m experiments``.
 
-Most of a command's CPU time is imports. A child has its own streams, folder, environment and exit
-status: everything but the imports is as in a process of its own.
+Imports take most of a command's CPU time. A child has its own streams, folder, environment and
+exit status. It differs from a new process only in its imports.
 """
 
 import ctypes
@@ -25,24 +25,24 @@ from unittest.mock import patch
 from node.demo.node_process import NodeProcess
 
 CAPABILITIES = 0x20080522
-"""Version 3 of what capset takes."""
+"""Version 3 of the capset interface."""
 PATIENCE = 600.0
 WARM = ["pytest", "tests.end_to_end.warm"]
 SURROUNDINGS = {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
 _LOCK = threading.Lock()
-"""``multiprocessing`` reads an exit status only once, and not from two threads."""
+"""Held while an exit status is read: ``multiprocessing`` allows only one thread."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """What surrounds a command.
+    """The surroundings of a command.
 
     Attributes:
-        out: file for standard output, which is appended to.
-        err: file for standard error; None: the same.
-        environment: variables beside those of the tests.
-        session: whether it has a session of its own.
-        ordinary: whether root gives up what it may beyond a file's owner.
+        out: file to which standard output is appended.
+        err: file for standard error; None uses ``out``.
+        environment: variables in addition to those of the tests.
+        session: whether the command gets its own session.
+        ordinary: whether root drops its special file permissions.
     """
 
     folder: Path
@@ -55,9 +55,9 @@ class Place:
 
 
 class Forked:
-    """One command, with those methods of ``subprocess.Popen`` that the tests use.
+    """A forked command with the ``subprocess.Popen`` methods that the tests use.
 
-    It is a daemon to ``multiprocessing``, which ends those that a failed test has left.
+    It is a ``multiprocessing`` daemon, so that it also ends if a test fails.
     """
 
     def __init__(self, arguments: tuple[str, ...], place: Place) -> None:
@@ -103,7 +103,7 @@ class Forked:
 
 
 class ForkedNode(NodeProcess):
-    """A node whose imports are done; it stops when the tests end, as any that they start."""
+    """A forked node; it stops when the tests end, like any node that they start."""
 
     def __init__(
         self, command: list[str], folder: Path, environment: Mapping[str, str] | None = None
@@ -113,7 +113,7 @@ class ForkedNode(NodeProcess):
         self._output = (folder / "output.log").open("ab")
         stdin = folder.parent / f"{folder.name}.stdin"
         os.mkfifo(stdin)
-        held = os.fdopen(os.open(stdin, os.O_RDWR), "r+b", buffering=0)  # nobody else holds it
+        held = os.fdopen(os.open(stdin, os.O_RDWR), "r+b", buffering=0)  # the only write end
         surroundings = {"stdin": stdin, "environment": environment or {}, "session": True}
         place = Place(Path.cwd(), folder / "output.log", **surroundings)
         process: Any = Forked((*command, "--stop-on-eof"), place)
@@ -129,7 +129,7 @@ class Ended:
 
 
 def run(arguments: tuple[str, ...], folder: Path) -> Ended:
-    """Run one command in ``folder``; what it printed is kept beside that."""
+    """Run one command in ``folder`` and store its output next to the folder."""
     out, err = (folder.parent / name for name in ("out", "err"))
     environment = {"HOME": str(folder), "COLUMNS": "80"}
     place = Place(folder, out, err, environment=environment, session=True, ordinary=True)
@@ -143,7 +143,7 @@ def run(arguments: tuple[str, ...], folder: Path) -> Ended:
 
 
 def _be(arguments: tuple[str, ...], place: Place) -> None:
-    import_module(WARM[-1])  # The fork server may have failed to: it does not report why.
+    import_module(WARM[-1])  # The fork server hides its import errors.
     if place.session:
         os.setsid()
     os.chdir(place.folder)
@@ -158,14 +158,14 @@ def _be(arguments: tuple[str, ...], place: Place) -> None:
 
     if arguments[:1] == ("experiments",):
         sys.argv = [*arguments]
-        run("experiments.commands")  # it exits, as the other does
+        run("experiments.commands")  # Both calls exit.
     else:
         sys.argv = ["swarm-node", *arguments]
         run()
 
 
 def _be_ordinary() -> None:
-    """Give up what root may beyond what a file's owner may."""
+    """Drop root's special file permissions."""
     none = (ctypes.c_uint32 * 6)()
     who = (ctypes.c_uint32 * 2)(CAPABILITIES, 0)
     if ctypes.CDLL(None, use_errno=True).capset(who, none):

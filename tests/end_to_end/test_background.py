@@ -1,4 +1,4 @@
-"""A node in the background: started, followed and stopped by commands of their own."""
+"""Start, follow and stop a node in the background with separate commands."""
 
 import json
 import os
@@ -20,9 +20,9 @@ pytestmark = pytest.mark.processes
 
 
 class Shell:
-    """Runs commands in a folder, and ends the node in it whatever happens.
+    """Runs commands in a folder and always stops the node in it.
 
-    The commands are forked; the nodes that they start are processes of their own.
+    The commands are forked; the nodes that they start are separate processes.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -66,12 +66,12 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 WAITS = "waiting until the node runs; Ctrl-C ends it"
 
 
-def test_a_detached_node_is_followed_until_it_is_stopped(shell: Shell) -> None:
+def test_logs_follow_a_detached_node_until_it_stops(shell: Shell) -> None:
     process = shell.detached()
-    assert os.getsid(process.pid) == process.pid, "no terminal takes it along"
+    assert os.getsid(process.pid) == process.pid, "closing a terminal does not end the node"
     for arguments in (("join", "--detach"), ("bootstrap", "--detach"), ("join",)):
         status, _, err = shell(*arguments, *QUICK)
-        assert status == 1, "no second node starts"
+        assert status == 1, "a second node is refused"
         (line,) = [each for each in err if each != WAITS]
         assert line.startswith("error: the run folder is already used by process")
     assert present_status(shell.node)["pid"] == process.pid
@@ -83,12 +83,12 @@ def test_a_detached_node_is_followed_until_it_is_stopped(shell: Shell) -> None:
     assert (status, told["pid"], told["state"]) == (0, process.pid, "stopped")
     assert told["round"] == present_status(shell.node)["record"]["round"] >= 4
     newest = Checkpoints(shell.node.checkpoints).steps()[-1]
-    assert newest == told["round"], "it ended its round, and wrote a checkpoint"
+    assert newest == told["round"], "the node finishes its round and saves a checkpoint"
     assert told["checkpoint"] == str(Checkpoints(shell.node.checkpoints).path(newest))
     assert follower.wait() == 0
     assert any("stopping cleanly" in line for line in follower.out)
     done = f"{newest} rounds are done; run the same command to resume"
-    assert follower.out[-1].endswith(f": {done}"), "with its time, as every line of the log"
+    assert follower.out[-1].endswith(f": {done}"), "the line has a timestamp, like every log line"
     assert psutil.wait_procs(children, timeout=120)[1] == []
 
     status, out, _ = shell("stop")
@@ -96,29 +96,29 @@ def test_a_detached_node_is_followed_until_it_is_stopped(shell: Shell) -> None:
     assert f"round is {newest}" in out[1]
 
 
-def test_who_looks_on_does_so_in_the_background_and_status_tells_where(shell: Shell) -> None:
+def test_detached_observer_status_shows_its_page_url(shell: Shell) -> None:
     shell.detached()
     (address, *_) = present_status(shell.node)["addresses"]
-    on = ("--config", "watch")
+    opts = ("--config", "watch")
     assert shell("init", "watch")[0] == 0
     shell.elsewhere("watch")
-    status, out, err = shell("observe", "--detach", "--json", "--peers", address, *on)
+    status, out, err = shell("observe", "--detach", "--json", "--peers", address, *opts)
     assert status == 0, err
     told = json.loads(out[-1])
-    assert told["running"] and told["addresses"] == [], "nobody joins through it"
+    assert told["running"] and told["addresses"] == [], "an observer announces no addresses"
     with urllib.request.urlopen(f"{told['public']}data/swarm.json", timeout=120) as answer:
         assert json.load(answer)["swarm"]["id"] == present_status(shell.node)["swarm_id"]
-    status, out, _ = shell("status", *on)
+    status, out, _ = shell("status", *opts)
     assert any(line.split() == ["public", told["public"]] for line in out)
-    assert shell("stop", *on)[0] == 0
+    assert shell("stop", *opts)[0] == 0
     assert shell("stop", "--now")[0] == 0
     assert shell.node.holder() is None
-    status, out, _ = shell("status", *on)
+    status, out, _ = shell("status", *opts)
     assert out[0].startswith("state     stopped") and not any("http" in line for line in out)
 
     status, _, err = shell("observe", "--detach", "--peers", address)
-    (said,) = [each for each in err if each != WAITS]
-    assert status == 2 and "--config" in said
+    (message,) = [each for each in err if each != WAITS]
+    assert status == 2 and "--config" in message
 
 
 @pytest.mark.parametrize(
@@ -130,18 +130,18 @@ def test_who_looks_on_does_so_in_the_background_and_status_tells_where(shell: Sh
     ],
     ids=["occupied", "mistyped", "unloadable"],
 )
-def test_a_failed_start_is_passed_on(shell: Shell, fault: str, status: int, words: str) -> None:
+def test_detach_reports_failed_start(shell: Shell, fault: str, status: int, words: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         option = f"--set={fault.format(taken.getsockname()[1])}"
-        found, _, err = shell("join", "--detach", *QUICK, option)
-    assert found == status
+        code, _, err = shell("join", "--detach", *QUICK, option)
+    assert code == status
     assert words in err[-1] and err[-1].startswith("error: ")
-    if shell.node.log.exists():  # a config that cannot be read comes before any node
-        assert shell.node.log.read_text().count(words) == 1, "with its time, and not twice"
+    if shell.node.log.exists():  # An unreadable config fails before the log exists.
+        assert shell.node.log.read_text().count(words) == 1, "the log has the error once"
     assert shell.node.holder() is None
 
 
-def test_who_gives_up_waiting_takes_the_node_along(shell: Shell) -> None:
+def test_ctrl_c_during_detach_stops_the_node(shell: Shell) -> None:
     waiting = shell.start("join", "--detach", *QUICK, "--peers", NOBODY)
     waiting.until(lambda: shell.node.holder() is not None)
     assert waiting.stop(signal.SIGINT) != 0
@@ -149,7 +149,7 @@ def test_who_gives_up_waiting_takes_the_node_along(shell: Shell) -> None:
     assert shell.node.holder() is None
 
 
-def test_a_node_with_nothing_left_to_do_ends_well_and_so_does_who_started_it(shell: Shell) -> None:
+def test_detach_succeeds_when_a_node_finishes_its_rounds(shell: Shell) -> None:
     for _ in range(2):
         status, out, err = shell("join", "--detach", "--rounds=1", *QUICK)
         assert status == 0, err

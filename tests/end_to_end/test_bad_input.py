@@ -1,4 +1,4 @@
-"""A node refuses input that it cannot use, and loses nothing over it."""
+"""A node refuses unusable input and loses no data."""
 
 import json
 import shutil
@@ -48,14 +48,14 @@ def take_other_manifest(folder: RunFolder) -> None:
     folder.manifest.write_bytes(create_swarm(Identity.generate(), name="another"))
 
 
-def begin_anew(folder: RunFolder) -> None:
+def reset_run(folder: RunFolder) -> None:
     for path in folder.root.iterdir():
         if path not in (folder.config, folder.identity):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def shorten_context(folder: RunFolder) -> None:
-    begin_anew(folder)
+    reset_run(folder)
     model = folder.root / "short"
     shutil.copytree(ROOT / "node" / "models" / "tiny", model)
     config = json.loads((model / "config.json").read_text())
@@ -72,10 +72,10 @@ def leave_space(kib: int) -> Callable[[RunFolder], None]:
 
 @dataclass(frozen=True)
 class Case:
-    """What is wrong, and what has to be said: the exit status and words of the one line.
+    """A fault, the expected exit status and words of the one error line.
 
-    An ``option`` without dashes is one of ``--set``. What concerns every node is told to a
-    bootstrap node, which starts sooner because it loads no model.
+    An ``option`` without dashes becomes a ``--set`` option. Faults that concern every node are
+    given to a bootstrap node, which starts faster because it loads no model.
     """
 
     name: str
@@ -97,13 +97,13 @@ NO_FAMILY = ("tasks.weights", "'sudokuu'", "use ")
 NO_LOCK = ("no space left", "lock", "Free some space")
 NO_MODEL = ("policy.model", "no such folder", "hub id")
 NO_PORT = ("network.listen", "another process uses port", "0 draws a free one")
-NO_ROOM = ("no prompt leaves space for a completion", "context 4", "Choose a model")
+NO_SPACE = ("no prompt leaves space for a completion", "context 4", "Choose a model")
 OTHER_DTYPE = ("policy.dtype: 'bfloat16'", "'float32'")
 OTHER_KEY = ("belongs to another identity", "Put the earlier file back")
 OTHER_MANIFEST = ("belongs to another swarm", "Put the earlier file back")
 OTHER_MODEL = ("policy.model: 'tiny-wide'", "'tiny'", "node.run_dir")
 OTHER_SWARM = ("network.swarm", "belongs to swarm", "correct the key")
-SHOWN_KEY = ("identity.key", "chmod 600")
+OPEN_KEY = ("identity.key", "chmod 600")
 DEAD = f"--peers={NOBODY} network.start_timeout=10"
 TOO_HIGH = 'network.listen=["/ip4/127.0.0.1/tcp/70000"]'
 RARELY = "schedule.checkpoint_every=1000"
@@ -115,12 +115,12 @@ CASES = (
     AtBootstrap("a port in use", 1, NO_PORT, occupied=True),
     Case("an impossible port", 2, ("network.listen", "multiaddress such as"), TOO_HIGH),
     Case("a mistyped peer id", 2, ("network.peers", "peer's id"), f"--peers={NOBODY[:-1]}"),
-    Case("a missing model", 2, NO_MODEL, "policy.model=/nowhere/model", begin_anew),
+    Case("a missing model", 2, NO_MODEL, "policy.model=/nowhere/model", reset_run),
     Case("no GPU", 2, ("policy.device", "'auto' or 'cpu'"), "policy.device=cuda:99"),
     Case("an unknown family", 2, NO_FAMILY, "tasks.weights.sudokuu=1.0"),
-    Case("prompts too long", 1, NO_ROOM, "policy.model=short", shorten_context),
-    AtBootstrap("a dead bootstrap peer", 1, NO_BOOTSTRAP, DEAD, begin_anew),
-    AtBootstrap("a key others can read", 1, SHOWN_KEY, change=lambda f: f.identity.chmod(0o640)),
+    Case("prompts too long", 1, NO_SPACE, "policy.model=short", shorten_context),
+    AtBootstrap("a dead bootstrap peer", 1, NO_BOOTSTRAP, DEAD, reset_run),
+    AtBootstrap("a key others can read", 1, OPEN_KEY, change=lambda f: f.identity.chmod(0o640)),
     AtBootstrap("another node's key", 1, OTHER_KEY, change=take_other_key),
     AtBootstrap("another swarm's manifest", 1, OTHER_MANIFEST, change=take_other_manifest),
     AtBootstrap("a damaged manifest", 1, BAD_MANIFEST, change=append("manifest.swarm", "x")),
@@ -142,18 +142,18 @@ class Ending(NamedTuple):
 
 @pytest.fixture(scope="module")
 def endings(stopped, tmp_path_factory) -> Iterator[Callable[[Case], Ending]]:
-    """Runs all cases, two at a time, and gives each test its own."""
+    """Run all cases, two at a time; return a function that gives a case's result."""
     with ExitStack() as stack, ThreadPoolExecutor(2) as pool:
 
         def run(case: Case, folder: Path) -> Ending:
             shutil.copytree(stopped.run.root, folder / "swarm-run")
             node = RunFolder(folder / "swarm-run")
             case.change(node)
-            before, given = learned(node), case.option.split()
-            options = [each if each.startswith("--") else f"--set={each}" for each in given]
+            before, parts = learned(node), case.option.split()
+            options = [each if each.startswith("--") else f"--set={each}" for each in parts]
             if case.occupied:
-                taken = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-                port = taken.getsockname()[1]
+                server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+                port = server.getsockname()[1]
                 options = [f'--set=network.listen=["/ip4/127.0.0.1/tcp/{port}"]']
             with Command(folder, case.command, *QUICK, *options, forked=True) as command:
                 status = command.wait()
@@ -171,14 +171,14 @@ def endings(stopped, tmp_path_factory) -> Iterator[Callable[[Case], Ending]]:
 
         def ending(case: Case) -> Ending:
             if case not in futures:
-                pytest.skip("no disk of its own can be mounted here")
+                pytest.skip("this machine allows no mount")
             return futures[case].result(PATIENCE)
 
         yield ending
 
 
 def mount(folder: Path, stack: ExitStack) -> bool:
-    """Put a small disk at ``folder``, where this machine lets us."""
+    """Mount a small disk at ``folder``; return whether that worked."""
     disk = ["mount", "-t", "tmpfs", "-o", f"size={DISK_KIB}k", "tmpfs", str(folder)]
     if shutil.which("mount") is None or subprocess.run(disk, capture_output=True).returncode:
         return False
@@ -192,10 +192,10 @@ def learned(folder: RunFolder) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_it_is_refused_in_one_line_with_the_remedy_and_nothing_is_lost(case, endings):
+def test_node_reports_bad_input_with_fix_and_keeps_data(case, endings):
     ending = endings(case)
-    kept = [line for line in ending.err if "; trying again for 10 s" not in line]
-    (line,) = [line for line in kept if not (case.full and " failed: " in line)]
+    lines = [line for line in ending.err if "; trying again for 10 s" not in line]
+    (line,) = [line for line in lines if not (case.full and " failed: " in line)]
     assert line.startswith("error: ")
     assert [word for word in case.words if word not in line] == []
     assert ending.status == case.status

@@ -1,4 +1,4 @@
-"""The process that commands of these tests are forked from."""
+"""The fork server from which these tests start commands."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ class Once:
 
 sys.meta_path.insert(0, Once())
 """
-"""An import that fails the first time, in whichever process that is."""
+"""Makes an import fail once, in the first process that tries it."""
 
 COMMAND = """
 import sys
@@ -31,9 +31,9 @@ print(ended.status, ended.out, ended.err)
 """
 
 
-def test_a_forked_command_imports_what_its_parent_process_could_not(tmp_path: Path) -> None:
+def test_forked_command_retries_an_import_that_failed(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     (tmp_path / "sitecustomize.py").write_text(ONCE.format(mark=str(mark)))
     run = python(COMMAND, str(tmp_path), cwd=ROOT)
-    assert mark.exists(), "it failed in no process"
+    assert mark.exists(), "the import failed in a process"
     assert run.stdout.startswith("0 "), run.stdout + run.stderr

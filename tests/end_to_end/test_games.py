@@ -1,4 +1,4 @@
-"""A swarm that plays: trajectories are shared, replayed by whoever takes them, and learned from."""
+"""A swarm shares game trajectories, verifies them by replay and trains on them."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.processes
 PLAYING = ("--set=policy.model=tiny-games", "--set=engine.max_new_tokens=32")
 
 
-def test_two_nodes_learn_from_each_others_games_and_refuse_none(tmp_path, monkeypatch):
+def test_two_nodes_accept_and_train_on_each_others_games(tmp_path, monkeypatch):
     arguments = ("--task-set", "games", "--nodes", "2", "--rounds", "12", "--run-dir", "demo")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(run, "NodeProcess", ForkedNode)
@@ -34,9 +34,9 @@ def test_two_nodes_learn_from_each_others_games_and_refuse_none(tmp_path, monkey
         assert any(each.author for each in shown)
 
 
-def test_games_are_played_beside_the_updates_and_gone_on_with_after_a_stop(tmp_path: Path) -> None:
-    found = ("create", "--name", "players", "--task-set", "games", "--config", "swarm-run")
-    for arguments in (("init", "swarm-run"), found):
+def test_async_schedule_plays_games_and_resumes(tmp_path: Path) -> None:
+    create = ("create", "--name", "players", "--task-set", "games", "--config", "swarm-run")
+    for arguments in (("init", "swarm-run"), create):
         with Command(tmp_path, *arguments, forked=True) as command:
             assert command.wait() == 0, command.err
     overlap = (*PLAYING, "--set=schedule.mode=async", "--set=schedule.max_staleness=2")
@@ -45,4 +45,4 @@ def test_games_are_played_beside_the_updates_and_gone_on_with_after_a_stop(tmp_p
             assert node.wait() == 0, node.err
             last = node.records()[-1]
             assert last.round == rounds and not last.refused
-            assert last.groups_own and last.policy_step
+            assert last.groups_local and last.policy_step

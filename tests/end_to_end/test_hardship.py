@@ -1,4 +1,4 @@
-"""What a node lives through: damage on its disk, lost helpers, absent peers, and its own end."""
+"""A node survives damaged files, killed helpers, absent peers and its own end."""
 
 import re
 import shutil
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.processes
 CLOCK_AHEAD = "import time\nreally = time.time\ntime.time = lambda: really() + 60\n"
 
 
-def test_a_node_ends_with_its_round_and_leaves_nothing_running(stopped: Command) -> None:
+def test_stopped_node_saves_its_round_and_leaves_no_process(stopped: Command) -> None:
     assert stopped.process.returncode == 0
     assert stopped.left == []
     assert stopped.run.holder() is None
@@ -28,22 +28,22 @@ def test_a_node_ends_with_its_round_and_leaves_nothing_running(stopped: Command)
     assert (stopped.run.checkpoints / f"step-{last:08d}").is_dir()
 
 
-def test_an_ordinary_run_has_nothing_to_complain_about(stopped: Command) -> None:
+def test_ordinary_run_logs_no_warnings_or_errors(stopped: Command) -> None:
     assert stopped.err == []
     assert stopped.odd_log_lines() == []
     assert " WARNING " not in stopped.run.log.read_text()
 
 
-def test_a_start_that_is_interrupted_leaves_nothing_running(tmp_path: Path) -> None:
+def test_interrupted_start_leaves_no_process(tmp_path: Path) -> None:
     with join(tmp_path, f"--peers={NOBODY}", "--set=network.start_timeout=60") as waiting:
         waiting.until(lambda: waiting.children("p2pd"))
         assert waiting.stop(signal.SIGINT) == 130
         assert waiting.left == []
-        told = [line for line in waiting.err if "; trying again for 60 s" not in line]
-        assert told in ([], ["", "Aborted!"], ["Aborted!"])
+        errors = [line for line in waiting.err if "; trying again for 60 s" not in line]
+        assert errors in ([], ["", "Aborted!"], ["Aborted!"])
 
 
-def test_damage_on_disk_and_absent_peers_are_said_once_and_the_run_goes_on(stopped, tmp_path):
+def test_node_reports_damage_and_absent_peers_once_and_resumes(stopped, tmp_path):
     shutil.copytree(stopped.run.root, tmp_path / "swarm-run")
     done = stopped.records()[-1].round
     newest = f"step-{done:08d}"
@@ -51,11 +51,11 @@ def test_damage_on_disk_and_absent_peers_are_said_once_and_the_run_goes_on(stopp
     damaged.write_bytes(damaged.read_bytes()[:100])
     (tmp_path / "swarm-run" / "journal.sqlite").write_bytes(b"no database at all")
 
-    with join(tmp_path, f"--peers={NOBODY}", f"--rounds={done + 1}") as again:
-        assert again.wait() == 0, again.err
-        assert again.err == []
-        out, records = again.out, again.records()
-    said = "\n".join(out)
+    with join(tmp_path, f"--peers={NOBODY}", f"--rounds={done + 1}") as restart:
+        assert restart.wait() == 0, restart.err
+        assert restart.err == []
+        out, records = restart.out, restart.records()
+    text = "\n".join(out)
     for once in (
         "file is not a database",
         "recovered from the backup journal.sqlite.backup",
@@ -63,17 +63,17 @@ def test_damage_on_disk_and_absent_peers_are_said_once_and_the_run_goes_on(stopp
         "using the earlier checkpoint",
         "no named peer answers",
     ):
-        assert said.count(once) == 1, said
-    logged = again.run.log.read_text()
-    shown_alone = "round ", "starting"  # the second only where a stage takes seconds
+        assert text.count(once) == 1, text
+    logged = restart.run.log.read_text()
+    shown_alone = "round ", "starting"  # Slow stages print "starting".
     assert [x for x in out if x not in logged and not x.startswith(shown_alone)] == []
-    assert said.count("resuming from round ") == 1
+    assert text.count("resuming from round ") == 1
     assert records[-1].round == done + 1
     assert records[-1].counters["dials_failed"] >= 1
-    assert again.odd_log_lines() == []
+    assert restart.odd_log_lines() == []
 
 
-def test_a_closed_terminal_ends_a_node_after_its_round_with_a_checkpoint(tmp_path: Path) -> None:
+def test_sighup_stops_a_node_with_a_checkpoint(tmp_path: Path) -> None:
     with join(tmp_path) as node:
         node.until(lambda: len(node.records()) >= 1)
         assert node.stop(signal.SIGHUP) == 0
@@ -87,7 +87,7 @@ OVERLAP = ("--set=schedule.mode=async", "--set=schedule.max_staleness=2")
 
 
 @pytest.mark.parametrize("share", [0, 1])
-def test_a_killed_node_goes_on_with_its_groups_and_trains_on_none_twice(tmp_path, share):
+def test_killed_node_resumes_and_trains_on_each_group_once(tmp_path, share):
     options = (*OVERLAP, f"--set=schedule.oversample={share}")
     with join(tmp_path, *options) as first:
         first.until(lambda: len(first.records()) >= 5)
@@ -104,13 +104,13 @@ def test_a_killed_node_goes_on_with_its_groups_and_trains_on_none_twice(tmp_path
         second.process.send_signal(signal.SIGTERM)
         assert second.wait() == 0
         assert not second.odd_log_lines()
-        left, trained = _own(tmp_path)
-        assert begun <= left | trained and used <= trained and not left & trained
+        pending, trained = _own(tmp_path)
+        assert begun <= pending | trained and used <= trained and not pending & trained
     assert not any(engine.is_running() for engine in engines)
 
 
 def _own(folder: Path) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:
-    """The own groups that are begun, and those that an update took."""
+    """Return the keys of unfinished local groups and of local groups in updates."""
     tables = ("begun", "used WHERE author=x''")
     queries = (f"SELECT epoch, number FROM {table}" for table in tables)
     begun, used = (set(journal_rows(folder / "swarm-run", query)) for query in queries)
@@ -122,10 +122,10 @@ OWN_MOUNTS = ("unshare", "--mount", "sh", "-c", f'{FULL} && exec "$@"', "sh")
 
 
 @pytest.mark.parametrize("command", ["bootstrap", "join", "demo"])
-def test_full_shared_memory_is_named_with_the_remedy_before_anything_is_made(command, tmp_path):
-    tried = shutil.which("unshare") and subprocess.run([*OWN_MOUNTS, "true"], capture_output=True)
-    if not tried or tried.returncode:
-        pytest.skip("no disk of its own can be mounted here")
+def test_command_reports_full_shared_memory_before_writing(command, tmp_path):
+    probe = shutil.which("unshare") and subprocess.run([*OWN_MOUNTS, "true"], capture_output=True)
+    if not probe or probe.returncode:
+        pytest.skip("this machine allows no mount")
     with Command(tmp_path, command, beneath=OWN_MOUNTS) as node:
         assert node.wait() == 1
         (line,) = node.err
@@ -139,11 +139,11 @@ OFTEN = "--set=schedule.checkpoint_every=1"
 
 def rank(command: Command, number: int) -> psutil.Process:
     children = psutil.Process(command.process.pid).children()
-    (found,) = (child for child in children if child.environ().get("RANK") == str(number))
-    return found
+    (match,) = (child for child in children if child.environ().get("RANK") == str(number))
+    return match
 
 
-def test_a_node_over_two_ranks_stops_with_a_rank_and_goes_on_from_its_checkpoint(tmp_path):
+def test_two_rank_node_stops_with_a_lost_rank_and_resumes(tmp_path):
     with Command(tmp_path, "join", *QUICK, OFTEN, under=TORCHRUN) as first:
         saved = Checkpoints(first.run.checkpoints)
         trained = first.until(lambda: [r.round for r in first.records() if r.policy_step])[0]
@@ -152,18 +152,18 @@ def test_a_node_over_two_ranks_stops_with_a_rank_and_goes_on_from_its_checkpoint
         rank(first, 1).send_signal(signal.SIGKILL)
         assert first.wait() == 1
         assert not psutil.wait_procs(started, timeout=GRACE_SECONDS)[1]
-        (said,) = (line for line in first.err if line.startswith("error: "))
-        assert "another rank has ended" in said and "last checkpoint is complete" in said
+        (text,) = (line for line in first.err if line.startswith("error: "))
+        assert "another rank has ended" in text and "last checkpoint is complete" in text
         done = saved.steps()[-1]
 
     rounds = f"--rounds={done + 1}"
     with Command(tmp_path, "join", *QUICK, OFTEN, rounds, under=TORCHRUN) as second:
         assert second.wait() == 0, second.err
-        assert sum("rounds are done" in line for line in second.out) == 1, "rank 1 says nothing"
+        assert sum("rounds are done" in line for line in second.out) == 1, "only rank 0 prints it"
         assert second.records()[-1].round == done + 1
     loaded = saved.load_latest()
     assert loaded is not None and loaded.state["round"] == done + 1
-    assert loaded.state["policy_step"] > 0, "both ranks have learned, and the second run kept it"
+    assert loaded.state["policy_step"] > 0, "both ranks trained and the second run kept the result"
 
 
 LOCAL, ROUNDS, SAVED = 128, 60, 8
@@ -177,7 +177,7 @@ MANY = (
 )
 
 
-def test_with_each_checkpoint_a_node_forgets_the_uses_that_no_later_start_needs(tmp_path):
+def test_checkpoints_remove_obsolete_use_records(tmp_path):
     with join(tmp_path, *MANY) as node:
         assert node.wait() == 0, node.err
         ((rows, uses),) = journal_rows(node.run.root, "SELECT count(*), max(use) FROM used")
@@ -187,13 +187,13 @@ def test_with_each_checkpoint_a_node_forgets_the_uses_that_no_later_start_needs(
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
-    """A node that works all the while; the tests of it come last, as it takes a core."""
+    """Start a node for the last tests of this file; it occupies a core."""
     with join(tmp_path_factory.mktemp("node")) as command:
         command.until(lambda: len(command.records()) >= 4)
         yield command
 
 
-def test_a_second_process_in_its_folder_is_refused_and_the_first_goes_on(node: Command) -> None:
+def test_second_process_is_refused_and_the_first_continues(node: Command) -> None:
     with join(node.run.root.parent) as second:
         assert second.wait() == 1
         (line,) = second.err
@@ -202,21 +202,21 @@ def test_a_second_process_in_its_folder_is_refused_and_the_first_goes_on(node: C
     node.until(lambda: len(node.records()) > done)
 
 
-def test_a_clock_a_minute_off_is_named_by_the_node_that_joins(node, tmp_path):
+def test_join_rejects_a_clock_that_is_a_minute_off(node, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(CLOCK_AHEAD)
     (address,) = re.findall(r"/ip4/127.0.0.1/tcp/\d+/p2p/\w+", "\n".join(node.out))
-    with join(tmp_path, f"--peers={address}", PYTHONPATH=f"{tmp_path}:{ROOT}") as late:
-        assert late.wait() == 1
-        (line,) = late.err
-    (apart,) = re.findall(r"at least (\d+\.\d) s apart, more than 3 s; set the clock", line)
-    assert 48.0 < float(apart) <= 60.0, "never more, and less by the time that the question took"
+    with join(tmp_path, f"--peers={address}", PYTHONPATH=f"{tmp_path}:{ROOT}") as joiner:
+        assert joiner.wait() == 1
+        (line,) = joiner.err
+    (offset,) = re.findall(r"at least (\d+\.\d) s apart, more than 3 s; set the clock", line)
+    assert 48.0 < float(offset) <= 60.0, "60 s minus the duration of the request"
 
 
-def test_a_killed_daemon_and_a_killed_verifier_are_replaced_and_counted(node: Command) -> None:
+def test_node_restarts_and_counts_killed_daemon_and_verifier(node: Command) -> None:
     (daemon,) = node.children("p2pd")
-    (judge,) = node.children("node.tasks.verifier.worker")
+    (verifier,) = node.children("node.tasks.verifier.worker")
     daemon.kill()
-    judge.kill()
+    verifier.kill()
 
     def counted() -> bool:
         counters = node.records()[-1].counters

@@ -1,4 +1,4 @@
-"""Mallory creates a swarm whose levels carry code, and nodes join it."""
+"""Nodes join a swarm whose creator put code into its levels."""
 
 import signal
 import time
@@ -29,7 +29,7 @@ def marker(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def mallory(tmp_path_factory: pytest.TempPathFactory, marker: Path) -> Iterator[str]:
-    """The address of her seed."""
+    """Start the creator's bootstrap node and yield its address."""
     folder = tmp_path_factory.mktemp("swarm") / "mallory"
     folder.mkdir()
     identity = Identity.create(folder / "identity.key")
@@ -48,7 +48,7 @@ def mallory(tmp_path_factory: pytest.TempPathFactory, marker: Path) -> Iterator[
 
 
 def said(folder: Path, *options: str) -> tuple[str, str]:
-    """All that a node says whose start is expected to fail, and the last line of it."""
+    """Return the whole output and the last line of a node that must fail to start."""
     with join(folder, *options) as node:
         assert node.wait() == 1
         whole = "\n".join([*node.out, *node.err])
@@ -56,7 +56,7 @@ def said(folder: Path, *options: str) -> tuple[str, str]:
     return whole, whole.splitlines()[-1]
 
 
-def test_joining_mallorys_swarm_runs_nothing_of_hers(tmp_path, mallory, marker):
+def test_join_runs_no_code_from_a_hostile_manifest(tmp_path, mallory, marker):
     closed, last = said(tmp_path, f'--set=network.peers=["{mallory}"]')
     for family in KEYS:
         assert f"env '{family}' evaluates the text of completions and is not opened" in closed
@@ -65,7 +65,7 @@ def test_joining_mallorys_swarm_runs_nothing_of_hers(tmp_path, mallory, marker):
 
 
 @pytest.mark.parametrize("family", sorted(KEYS))
-def test_a_node_that_allows_her_family_runs_nothing_of_hers(tmp_path, mallory, family, marker):
+def test_allowing_a_hostile_family_runs_none_of_its_code(tmp_path, mallory, family, marker):
     allowed = f'--set=tasks.allow_code_execution=["{family}"]'
     opened, last = said(tmp_path, f'--set=network.peers=["{mallory}"]', allowed)
     assert f"{family} (1 level of reasoning-gym, evaluates answers)" in opened
@@ -73,7 +73,7 @@ def test_a_node_that_allows_her_family_runs_nothing_of_hers(tmp_path, mallory, f
     assert not marker.exists()
 
 
-def test_the_doctor_tells_what_mallorys_manifest_would_open(tmp_path, mallory, marker):
+def test_doctor_lists_code_families_of_a_hostile_manifest(tmp_path, mallory, marker):
     with Command(tmp_path, "doctor", "--peers", mallory, forked=True) as command:
         command.wait()
         said = " ".join(" ".join(command.out + command.err).split())
@@ -82,10 +82,10 @@ def test_the_doctor_tells_what_mallorys_manifest_would_open(tmp_path, mallory, m
     assert not marker.exists()
 
 
-def test_a_node_that_works_for_its_admission_says_so_and_ends_at_a_signal(tmp_path):
+def test_node_reports_proof_of_work_and_stops_on_sigterm(tmp_path):
     run = RunFolder(tmp_path / "swarm-run").create()
-    weeks = create_swarm(Identity.create(run.identity), name="dear", admission=ProofOfWork(40))
-    run.manifest.write_bytes(weeks)
+    signed = create_swarm(Identity.create(run.identity), name="dear", admission=ProofOfWork(40))
+    run.manifest.write_bytes(signed)
     with join(tmp_path, "--set=network.work_seconds=1e9") as node:
         node.until(lambda: any("proof of work before the first" in line for line in node.out))
         node.until(node.records)

@@ -1,9 +1,9 @@
-"""Whoever makes a mistake is told in one line what is wrong, where, and what to do about it.
+"""One error line says what is wrong, where, and how to fix it.
 
-A row of the tables in ``mistakes/`` is the command line, then what the one line that answers it has
-to name: the key or argument, the value, and words of the remedy. A group of rows has the place it
-happens in, the exit status, and where the rows give only a part of the command line (``run``) or a
-config file (``file``), the rest of it.
+A row in ``mistakes/`` holds a command line and the required content of its error line: the key or
+argument, the value, and words of the remedy. A group of rows gives the folder (``place``) and the
+exit status. If the rows hold only a part of the command line or of a config file, the group gives
+the rest in ``run`` or ``file``.
 """
 
 import re
@@ -29,7 +29,7 @@ from tests.end_to_end.commands import ROOT, Command
 pytestmark = pytest.mark.processes
 
 MODEL = ROOT / "node" / "models" / "tiny"
-BEGUN = {"model": "tiny", "dtype": "float32", "lora_rank": 0, "policy_step": 4}
+STATE = {"model": "tiny", "dtype": "float32", "lora_rank": 0, "policy_step": 4}
 EVERY = 37
 Made = Callable[[Path], RunFolder]
 
@@ -47,19 +47,19 @@ def a_member(folder: Path) -> RunFolder:
 
 def a_trained_node(folder: Path) -> RunFolder:
     node, put_model = a_member(folder), partial(shutil.copytree, MODEL, dirs_exist_ok=True)
-    Checkpoints(node.checkpoints).save(4, put_model, BEGUN)
+    Checkpoints(node.checkpoints).save(4, put_model, STATE)
     return node
 
 
 def a_file_and_a_folder(folder: Path) -> None:
-    """A file where a folder may be meant, and a folder with something in it."""
+    """Create a file, and a folder that is not empty."""
     (folder / "file").write_text("something\n")
     (folder / "full").mkdir()
     (folder / "full" / "file").write_text("something\n")
 
 
 def a_closed_folder(folder: Path) -> None:
-    """A folder that may be looked at alone, and one that may not."""
+    """Create a read-only folder and a folder without any permission."""
     for name, mode in (("readable", 0o500), ("closed", 0o000)):
         (folder / name).mkdir()
         (folder / name).chmod(mode)
@@ -75,7 +75,7 @@ def with_mode(name: str, mode: int, made: Made = a_node) -> Callable[[Path], obj
 
 
 def with_file(name: str, text: bytes | None, made: Made = a_node) -> Callable[[Path], object]:
-    """A node in which a file has this text, or is a folder."""
+    """Return a function that creates a node whose file has this text or is a folder."""
 
     def make(folder: Path) -> None:
         path = made(folder).root / name
@@ -95,7 +95,7 @@ def without_a_key(folder: Path) -> RunFolder:
 
 
 def task_sets(folder: Path) -> None:
-    """A node, and task sets and allow lists of every kind that is none."""
+    """Create a node, and task sets and allow lists that are all invalid."""
     a_node(folder)
     env = 'name = "gcd"\nsource = "reasoning-gym"\nversion = "0.1.25"\n'
     rest = 'template = "{question}"\nextract = "text"\n'
@@ -146,20 +146,20 @@ PLACES: dict[str, Callable[[Path], object]] = {
     "a_damaged_checkpoint": a_damaged_checkpoint,
     "task_sets": task_sets,
 }
-"""Folders that mistakes happen in: each function fills an empty one."""
+"""Folders for the mistakes; each function fills an empty one."""
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """What is wrong, and what has to be said of it.
+    """A mistake and the required error line.
 
     Attributes:
         command: arguments of ``swarm-node``.
-        named: the key or argument, and the value, in this order.
-        remedy: words of what to do, behind these.
+        named: the key or argument and the value, in this order.
+        remedy: words of the fix, which follow them.
         status: the exit status.
-        place: of :data:`PLACES`.
-        file: content of node/node.toml, where that is what is wrong.
+        place: a key of :data:`PLACES`.
+        file: content of node/node.toml, if that is the mistake.
     """
 
     command: tuple[str, ...]
@@ -179,26 +179,26 @@ def mistakes() -> Iterator[Mistake]:
     for path in sorted(Path(__file__).with_name("mistakes").glob("*.toml")):
         for group in tomllib.loads(path.read_text(encoding="utf-8"))["group"]:
             whole = "file" in group
-            for given, key, value, remedy in group["rows"]:
-                command = group["run"] if whole else group["run"].replace("{}", given)
-                file = group["file"].replace("{}", given) if whole else None
+            for argument, key, value, remedy in group["rows"]:
+                command = group["run"] if whole else group["run"].replace("{}", argument)
+                file = group["file"].replace("{}", argument) if whole else None
                 words, where = tuple(shlex.split(command)), (group["status"], group["place"])
                 yield Mistake(words, (key, value), remedy, *where, file)
 
 
 MISTAKES = tuple(mistakes())
 SAMPLE = [m for m in MISTAKES if not m.place.startswith("a_closed")][::EVERY]
-"""A fair part; closed folders are open to root."""
+"""A sample without closed folders, because root can open these."""
 
 
 COMMANDS = "".join(path.read_text() for path in (ROOT / "node" / "cli").glob("*.py"))
 WAITS = {LOADING, *re.findall(r'waiting\("([^"]+)"\)', COMMANDS)}
 
 
-def assert_told(mistake: Mistake, ended: forked.Ended) -> None:
+def assert_output(mistake: Mistake, ended: forked.Ended) -> None:
     assert "Traceback" not in ended.out + ended.err
     others = [line for line in ended.out.splitlines() if not line.startswith("starting")]
-    assert others == [], "only lines of what took long"
+    assert others == [], "stdout has only progress lines"
     (line,) = [each for each in ended.err.splitlines() if each not in WAITS]
     key, value = map(re.escape, mistake.named)
     remedy = re.escape(mistake.remedy)
@@ -219,18 +219,18 @@ def made(mistake: Mistake, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.title)
-def test_a_mistake_is_told_in_one_line_with_its_remedy(mistake: Mistake, tmp_path: Path) -> None:
-    assert_told(mistake, forked.run(mistake.command, made(mistake, tmp_path)))
+def test_command_reports_mistakes_in_one_line_with_fix(mistake: Mistake, tmp_path: Path) -> None:
+    assert_output(mistake, forked.run(mistake.command, made(mistake, tmp_path)))
 
 
 @pytest.mark.parametrize("mistake", SAMPLE, ids=lambda mistake: mistake.title)
-def test_a_process_of_its_own_tells_the_same(mistake: Mistake, tmp_path: Path) -> None:
+def test_subprocess_reports_the_same_mistake(mistake: Mistake, tmp_path: Path) -> None:
     with Command(made(mistake, tmp_path), *mistake.command) as command:
         status = command.wait()
-        told = forked.Ended(status, "\n".join(command.out), "\n".join(command.err))
-    assert_told(mistake, told)
+        result = forked.Ended(status, "\n".join(command.out), "\n".join(command.err))
+    assert_output(mistake, result)
 
 
-def test_the_tables_name_no_mistake_twice() -> None:
+def test_mistake_tables_hold_no_duplicate() -> None:
     titles = [mistake.title for mistake in MISTAKES]
     assert len(titles) == len(set(titles)) >= 200

@@ -1,4 +1,4 @@
-"""A node that trained in one swarm is taken to another, and back."""
+"""A trained node moves to another swarm and back."""
 
 import re
 import shlex
@@ -22,7 +22,7 @@ Wanted = Callable[[RoundRecord], bool]
 
 @pytest.fixture
 def rounds(tmp_path: Path) -> Iterator[Rounds]:
-    """Lets the node do so many rounds more, until one is as wanted, and tells it to stop."""
+    """Return a function that runs more rounds until one is as wanted, then stops."""
     with ExitStack() as stack:
 
         def run(count: int, *arguments: str, wanted: Wanted = lambda record: True) -> Command:
@@ -39,7 +39,7 @@ def swarm_of(node: Command) -> str:
     return swarm_id(node.run.manifest.read_bytes()).hex()
 
 
-def test_a_folder_moves_to_one_swarm_only(swarm: Swarm, rounds: Rounds, tmp_path: Path) -> None:
+def test_run_folder_moves_between_swarms(swarm: Swarm, rounds: Rounds, tmp_path: Path) -> None:
     alone = rounds(3)
     home = swarm_of(alone)
     assert "baseline on " in " ".join(alone.out)
@@ -52,13 +52,13 @@ def test_a_folder_moves_to_one_swarm_only(swarm: Swarm, rounds: Rounds, tmp_path
     assert swarm_of(alone) == home
     assert not (tmp_path / "swarm-run" / "swarms").exists()
 
-    beside = rounds(3, f"--peers={address}", wanted=lambda record: record.strangers == 1)
+    beside = rounds(3, f"--peers={address}", wanted=lambda record: record.foreign_peers == 1)
     assert swarm_of(beside) == home
     assert all(record.peers == 0 for record in beside.records())
-    told = " ".join(beside.out)
-    assert "baseline on" not in told, "it has learned"
-    typed = re.search(r"To move there with this policy: swarm-node join (.*?)\. To start", told)
-    assert typed, told
+    output = " ".join(beside.out)
+    assert "baseline on" not in output, "a trained node skips the baseline evaluation"
+    typed = re.search(r"To move there with this policy: swarm-node join (.*?)\. To start", output)
+    assert typed, output
 
     done = len(beside.records())
     moved = rounds(3, *shlex.split(typed[1]), wanted=lambda record: record.peers == 1)

@@ -1,4 +1,4 @@
-"""A real swarm shown to everybody: what its page says is true, whoever lies and whoever goes."""
+"""The public page of a real swarm is correct if peers lie or leave."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ QUIET = "--set=monitor.dashboard=false"
 
 
 class Author:
-    """A peer that announces one more frame of its own making every second, until it stops."""
+    """A peer that announces one new frame per second until it stops."""
 
     def __init__(self, peer: Peer, at: str, texts: tuple[str, ...], claims: tuple[float, ...]):
         self.peer, self.rewards = peer, list[float]()
@@ -52,13 +52,13 @@ class Author:
             try:
                 await self.peer.announce(target)
             except TransportError:
-                continue  # a busy machine; the next one is due in a second
+                continue  # A busy machine; the next try follows in a second.
             finally:
                 await asyncio.sleep(1.0)
 
 
 class Public:
-    """A seed that shows its swarm, and what its page says."""
+    """A bootstrap node with a public page."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self._stack, self._folder = stack, folder
@@ -114,7 +114,7 @@ def told(url: str, name: str = "swarm") -> Any:
 
 
 def author_on(url: str, author: Author) -> dict[str, Any]:
-    """An author's own figures; none of one that is not on the page."""
+    """Return the figures of an author, or {} if the page does not list it."""
     listed = told(url, "authors")["authors"]
     key = author.peer.author.hex()
     return next((each for each in listed if each["author"] == key), {})
@@ -126,7 +126,7 @@ def public(tmp_path: Path) -> Iterator[Public]:
         yield Public(tmp_path, stack)
 
 
-def test_the_page_of_a_swarm_is_true_whoever_looks(public: Public, swarm) -> None:
+def test_public_page_reports_correct_figures(public: Public, swarm) -> None:
     url, seed = public.url, public.seed
     ben = public.author("ben", (RIGHT, "no idea", RIGHT, "none"))
     larry = public.author("larry", ("no idea", "none"), claims=(1.0, 0.0))
@@ -141,11 +141,11 @@ def test_the_page_of_a_swarm_is_true_whoever_looks(public: Public, swarm) -> Non
         assert set(author_on(page, larry)["refused"]) <= {"reward_mismatch", "banned", *OUT_OF_TIME}
         (reward,) = author_on(page, ben)["rewards"].values()
         assert reward == pytest.approx(fmean(ben.rewards), abs=1e-3)
-        assert set(ben.rewards) == {ben.rewards[0]}, "or the mean would depend on the draw"
+        assert set(ben.rewards) == {ben.rewards[0]}, "the mean must not depend on the sample"
 
     wait_until(lambda: told(url)["now"]["nodes"] == 3, seed, "three nodes")
     wait_until(lambda: told(other)["now"]["nodes"] == 4, watch, "four nodes")
-    assert told(url)["total"]["authors"] == 3, "the watch was counted"
+    assert told(url)["total"]["authors"] == 3, "an observer does not count as an author"
     assert told(other)["now"]["bootstrap"] >= 1 and told(other)["observer"]["kind"] == "observe"
     verified = "groups of the node"
     wait_until(
@@ -161,27 +161,27 @@ def test_the_page_of_a_swarm_is_true_whoever_looks(public: Public, swarm) -> Non
     wait_until(same, seed, "a snapshot")
     ben.stop()
     wait_until(lambda: told(url)["now"]["nodes"] == 2, seed, "two nodes")
-    assert sum(left or 0 for left in told(url, "history")["left"]) >= 1
+    assert sum(count or 0 for count in told(url, "history")["left"]) >= 1
     watch.close()
     assert watch.exit_code == 0
     seed.close()
-    kept = json.loads((public.seed.folder / "census.json").read_bytes())
-    assert kept["total"]["authors"] == 3
+    census = json.loads((public.seed.folder / "census.json").read_bytes())
+    assert census["total"]["authors"] == 3
 
 
 def failing(folder: Path, *arguments: str) -> str:
-    """The one line that a command says that cannot be done."""
+    """Return the one error line of a command that must fail."""
     with Command(folder, "observe", *arguments, forked=True) as command:
         assert command.wait() in (1, 2)
         (line,) = [each for each in command.err if each.startswith("error: ")]
         return line
 
 
-def test_what_cannot_be_shown_is_said_in_one_line(tmp_path: Path) -> None:
+def test_observe_reports_bad_options_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     peers = f"--peers={NOBODY}"
-    taken = failing(tmp_path, peers, "--public", "127.0.0.1:1x")
-    assert "monitor.public" in taken and "host:port" in taken
+    invalid = failing(tmp_path, peers, "--public", "127.0.0.1:1x")
+    assert "monitor.public" in invalid and "host:port" in invalid
     blocked = failing(tmp_path, peers, "--snapshot", "file")
     assert "monitor.snapshot" in blocked and "file" in blocked
     alone = failing(tmp_path)

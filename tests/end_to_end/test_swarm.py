@@ -1,4 +1,4 @@
-"""Whole nodes in processes of their own, over real p2p daemons."""
+"""Whole nodes in separate processes with real p2p daemons."""
 
 import json
 import subprocess
@@ -23,14 +23,14 @@ pytestmark = pytest.mark.processes
 
 LIBP2P = find_spec("libp2p") is not None
 SMALL = {"schedule__eval_tasks": 4, "engine__max_new_tokens": 12, "mixture__local": 4}
-"""Of nodes whose rounds need not learn much."""
+"""Options of nodes that need not learn much per round."""
 
 
 def identity(node: NodeProcess) -> Identity:
     return Identity.load(node.folder / "identity.key")
 
 
-def test_two_nodes_exchange_groups_and_one_that_is_killed_resumes(swarm) -> None:
+def test_two_nodes_exchange_groups_and_a_killed_one_resumes(swarm) -> None:
     _, address = swarm.seed()
     helper = swarm.node(
         "helper", address, policy__model="tiny-wide", engine__group_size=10, **SMALL
@@ -51,7 +51,7 @@ def test_two_nodes_exchange_groups_and_one_that_is_killed_resumes(swarm) -> None
     revived = swarm.again(victim)
     wait_until(lambda: externals(revived) >= used_before + 3, revived, "learning goes on")
     records = read_records(victim.folder)
-    assert records[done].round > 5, "it began anew instead of resuming"
+    assert records[done].round > 5, "the node started over instead of resuming"
     after = journal_rows(victim.folder, "SELECT value FROM numbers WHERE name='last_sequence'")
     assert after > before
     used = journal_rows(victim.folder, "SELECT author, epoch, number FROM used")
@@ -60,7 +60,7 @@ def test_two_nodes_exchange_groups_and_one_that_is_killed_resumes(swarm) -> None
     assert helper.exit_code is None
 
 
-def test_a_node_started_before_its_swarm_joins_it_later_and_goes_on_alone_when_all_vanish(swarm):
+def test_node_joins_once_peers_appear_and_continues_alone(swarm):
     listen, loopback = {"network.listen": [f"/ip4/127.0.0.1/tcp/{lasting_port()}"]}, run.loopback
     with patch.object(run, "loopback", lambda overrides: loopback(overrides | listen)):
         seed, address = swarm.seed()
@@ -77,15 +77,15 @@ def test_a_node_started_before_its_swarm_joins_it_later_and_goes_on_alone_when_a
     late.kill()
     alone_from = rounds(early)
     wait_until(lambda: rounds(early) >= alone_from + 20, early, "rounds alone")
-    # What the others had shared before they went is used up first.
+    # The node first uses up the groups that the others shared before they ended.
     newest = partial(read_records, early.folder)
     wait_until(lambda: not any(r.pool_groups for r in newest()[-2:]), early, "an empty pool")
     last = read_records(early.folder)[-1]
-    assert last.groups_own == 8, "the missing external groups were not replaced by own ones"
+    assert last.groups_local == 8, "local groups replace the missing peer groups"
 
 
-OF_SEED = {"hivemind": ("hivemind", "libp2p", "libp2p"), "libp2p": ("hivemind", "libp2p") * 2}
-"""The nodes beside each bootstrap node; the tests above have hivemind alone."""
+PEER_KINDS = {"hivemind": ("hivemind", "libp2p", "libp2p"), "libp2p": ("hivemind", "libp2p") * 2}
+"""Nodes per kind of bootstrap node; the tests above use hivemind alone."""
 
 
 def authors_used(node: NodeProcess) -> set[bytes]:
@@ -97,12 +97,12 @@ def authors_used(node: NodeProcess) -> set[bytes]:
 
 
 @pytest.mark.skipif(not LIBP2P, reason="needs libp2p: pip install 'swarm-node[libp2p]'")
-@pytest.mark.parametrize("of_seed", OF_SEED)
-def test_nodes_of_each_kind_train_on_all_others_and_outlive_their_seed(swarm, of_seed) -> None:
+@pytest.mark.parametrize("of_seed", PEER_KINDS)
+def test_both_transports_exchange_groups_and_survive_bootstrap_loss(swarm, of_seed) -> None:
     seed, address = swarm.seed(transport=of_seed)
     nodes = [
         swarm.node(f"{kind}-{number}", address, network__transport=kind)
-        for number, kind in enumerate(OF_SEED[of_seed])
+        for number, kind in enumerate(PEER_KINDS[of_seed])
     ]
     names = {identity(node).author for node in nodes}
     for node in nodes:
@@ -110,19 +110,19 @@ def test_nodes_of_each_kind_train_on_all_others_and_outlive_their_seed(swarm, of
         wait_until(lambda n=node, o=others: authors_used(n) >= o, node, "groups of all the others")
     below = [psutil.Process(node.pid).children(recursive=True) for node in nodes]
     with_daemon = [any(p.name() == "p2pd" for p in each) for each in below]
-    assert with_daemon == [kind == "hivemind" for kind in OF_SEED[of_seed]]
+    assert with_daemon == [kind == "hivemind" for kind in PEER_KINDS[of_seed]]
 
     seed.kill()
     before = [externals(node) for node in nodes]
-    for node, had in zip(nodes, before, strict=True):
-        wait_until(lambda n=node, h=had: externals(n) >= h + 4, node, "groups without the seed")
+    for node, count in zip(nodes, before, strict=True):
+        wait_until(lambda n=node, h=count: externals(n) >= h + 4, node, "groups without the seed")
 
 
 NAME, LINE = "Anna’s cellar", "Two old laptops, <b>bold</b> [red]both[/red]."
 
 
 def met(node: NodeProcess) -> dict[str, dict[str, Any]]:
-    """The peers in a node's status by their ids."""
+    """Return the peers in a node's status by peer id."""
     return {peer["peer_id"]: peer for peer in (node.status() or {"peers": []})["peers"]}
 
 
@@ -130,7 +130,7 @@ def peer_id(node: NodeProcess) -> str:
     return identity(node).peer_id
 
 
-def test_names_are_seen_by_peers_beside_ids_and_a_node_that_tells_nothing_has_none(swarm) -> None:
+def test_peers_show_profile_names_only_if_published(swarm) -> None:
     seed, address = swarm.seed()
     profile = {"profile__name": NAME, "profile__line": LINE}
     anna, double = (
@@ -142,8 +142,8 @@ def test_names_are_seen_by_peers_beside_ids_and_a_node_that_tells_nothing_has_no
         lambda: {i for i, peer in met(seed).items() if peer["name"] == NAME} == ids, seed, "names"
     )
     wait_until(lambda: met(anna).get(peer_id(double), {}).get("name") == NAME, anna, "a name")
-    told = met(anna)[peer_id(double)]
-    assert (told["line"], told["model"]) == (LINE, "tiny") and told["author"]
+    entry = met(anna)[peer_id(double)]
+    assert (entry["line"], entry["model"]) == (LINE, "tiny") and entry["author"]
     silent = met(anna)[peer_id(seed)]
     assert [silent[key] for key in ("name", "line", "model", "version")] == [None] * 4
 

@@ -1,4 +1,4 @@
-"""Commands in a terminal: Ctrl-C while they start and while they work, and the live panel."""
+"""Commands in a terminal: Ctrl-C during start and work, and the live panel."""
 
 import json
 import os
@@ -23,7 +23,7 @@ from tests.node.monitor.job_control import TerminalJob
 pytestmark = pytest.mark.processes
 
 READ = b"import time:"
-"""Begins what Python says of a module that was read; the name of the module ends the line."""
+"""Prefix of Python's line about an imported module; the module's name ends it."""
 MOMENTS = (
     ("--help", "typer.core"),
     ("join", "node.cli.peers"),
@@ -37,15 +37,15 @@ MOMENTS = (
     ("init node", "cryptography"),
     ("status", "node.monitor.record"),
 )
-"""A command, and the module after which it is interrupted: one that an import statement reads, as
-Python reports no others."""
+"""Commands, and the module after whose import each is interrupted.
+Only import statements load these modules, because Python reports no others."""
 ENDS = (130, -signal.SIGINT)
-"""Python ends by the signal itself where it came within code made of text, as dataclasses are; a
-shell tells both as 130."""
+"""Exit statuses; a shell reports both as 130. Python ends by the signal itself
+if it arrives in code compiled from text, such as a dataclass."""
 
 
 def interrupted(command: str, module: str, folder: Path) -> tuple[int, list[str]]:
-    """The exit status and the lines of a command that gets a SIGINT once it has read ``module``."""
+    """Send SIGINT after the import of ``module``; return exit status and output lines."""
     with subprocess.Popen(
         [sys.executable, "-X", "importtime", "-m", "node.cli.main", *command.split()],
         cwd=folder,
@@ -58,13 +58,13 @@ def interrupted(command: str, module: str, folder: Path) -> tuple[int, list[str]
         watchdog = threading.Timer(PATIENCE, process.kill)
         watchdog.start()
         try:
-            said = list(_until(process.stderr, module))
+            output = list(_until(process.stderr, module))
             process.send_signal(signal.SIGINT)
             _, rest = process.communicate()
         finally:
             watchdog.cancel()
             process.kill()
-    lines = [*said, *rest.splitlines()]
+    lines = [*output, *rest.splitlines()]
     return process.returncode, [line.decode() for line in lines if not line.startswith(READ)]
 
 
@@ -77,12 +77,12 @@ def _until(lines: Iterator[bytes], module: str) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize(("command", "module"), MOMENTS)
-def test_an_interrupt_at_the_start_ends_a_command_without_a_trace(command, module, tmp_path):
+def test_interrupted_command_exits_without_a_traceback(command, module, tmp_path):
     if command.startswith("export"):
-        folder, _ = prepare(tmp_path)  # it loads nothing where there is no checkpoint
+        folder, _ = prepare(tmp_path)  # Export loads nothing without a checkpoint.
         (folder.checkpoints / "step-00000001").mkdir(parents=True)
     status, lines = interrupted(command, module, tmp_path)
-    lines = [line for line in lines if line != LOADING]  # told where it takes long
+    lines = [line for line in lines if line != LOADING]  # printed only if loading is slow
     assert lines in ([], ["stopping now (SIGINT)"])
     assert status in ENDS
 
@@ -90,15 +90,15 @@ def test_an_interrupt_at_the_start_ends_a_command_without_a_trace(command, modul
 DEMO = ("demo", "--rounds=0", "--nodes=2", "--run-dir", "demo")
 
 
-def test_a_demo_goes_on_until_ctrl_c_and_there_is_time_to_join(tmp_path: Path) -> None:
+def test_demo_accepts_peers_and_runs_until_ctrl_c(tmp_path: Path) -> None:
     with Command(tmp_path, *DEMO) as demo:
-        told = demo.until(lambda: [line for line in demo.out if "swarm-node join" in line])
-        typed = r"  swarm-node join --peers (/ip4/127.0.0.1/tcp/\d+/p2p/\w+)"
-        address = re.fullmatch(typed, told[0])
-        assert address, told
+        matches = demo.until(lambda: [line for line in demo.out if "swarm-node join" in line])
+        pattern = r"  swarm-node join --peers (/ip4/127.0.0.1/tcp/\d+/p2p/\w+)"
+        address = re.fullmatch(pattern, matches[0])
+        assert address, matches
         assert demo.out[0] == "a swarm of 2 and a bootstrap node in demo, until Ctrl-C"
-        with Command(tmp_path, "join", "--peers", address[1], *QUICK) as guest:
-            guest.until(lambda: any(record.groups_external for record in guest.records()))
+        with Command(tmp_path, "join", "--peers", address[1], *QUICK) as joiner:
+            joiner.until(lambda: any(record.groups_external for record in joiner.records()))
             demo.until(lambda: len([line for line in demo.out if "2 of 2 running" in line]) >= 2)
         nodes = psutil.Process(demo.process.pid).children(recursive=True)
         demo.process.send_signal(signal.SIGINT)

@@ -1,7 +1,7 @@
-"""What the process that commands are forked from has done: the imports, and typer's tree.
+"""Preload of the fork server: the imports of commands and typer's command tree.
 
-``multiprocessing`` imports this module once, in its fork server, which ignores an ImportError. Each
-command imports it again, which costs nothing if it is there, and reports the error if it is not.
+The fork server of ``multiprocessing`` imports this module once and ignores an ImportError. Each
+command imports it again. That costs nothing after a success, and reports the error otherwise.
 """
 
 from importlib import import_module
@@ -43,7 +43,7 @@ _tree = _build(app)
 
 
 def _built(wanted: typer.Typer) -> typer.core.TyperGroup:
-    """Return the tree that every command would build again."""
+    """Return the prebuilt command tree of the program."""
     return _tree if wanted is app else _build(wanted)
 
 

@@ -1,4 +1,4 @@
-"""What the tests of whole processes look at while these run."""
+"""Helpers that watch running node processes."""
 
 import sqlite3
 import time
@@ -12,15 +12,15 @@ from node.monitor.history import read_records
 
 PATIENCE = 300.0
 OUT_OF_TIME = {"over_budget", "timeout", "abandoned"}
-"""Reasons of refusal that only a lack of time causes."""
+"""Reasons for refusal that only a lack of time causes."""
 
 
 def wait_until(condition: Callable[[], bool], process: NodeProcess, what: str) -> None:
-    """Poll until ``condition`` holds; fail when the process ends first or patience does."""
+    """Poll until ``condition`` holds; fail if the process ends or the time is up."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
-        assert process.exit_code is None, f"{what}: node ended: {process.last_words()}"
-        assert time.monotonic() < deadline, f"{what}: not within {PATIENCE:.0f} s"
+        assert process.exit_code is None, f"{what}: the node ended: {process.last_words()}"
+        assert time.monotonic() < deadline, f"{what}: timed out after {PATIENCE:.0f} s"
         time.sleep(0.05)
 
 

@@ -16,7 +16,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An experiment's jobs are done here instead of in worker processes."""
+    """Do the jobs of an experiment in this process instead of in worker processes."""
 
     def do(crew: WorkerPool, jobs, progress) -> None:
         for job in jobs:

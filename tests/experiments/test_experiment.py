@@ -1,4 +1,4 @@
-"""Simulated swarms: repeatable, resumable, and the same code as real nodes."""
+"""Simulated swarms: repeatable, resumable, and with the code of real nodes."""
 
 import asyncio
 import gc
@@ -57,21 +57,21 @@ def shared() -> Recording:
     return simulated(mix("4/4"))
 
 
-def test_two_runs_of_a_seed_agree_to_the_last_digit_and_another_seed_does_not(shared: Recording):
+def test_same_seed_repeats_a_run_exactly_and_another_differs(shared: Recording):
     assert simulated(mix("4/4")).as_json() == shared.as_json()
     assert simulated(mix("4/4"), seed=1).rounds != shared.rounds
 
 
-def test_a_run_leaves_no_model_behind_for_the_next_one(monkeypatch: pytest.MonkeyPatch):
+def test_run_releases_its_models(monkeypatch: pytest.MonkeyPatch):
     models, copied = list[weakref.ref[torch.nn.Module]](), SwarmContext.policy
 
-    def noted(context: SwarmContext, number: int) -> Policy:
+    def tracked(context: SwarmContext, number: int) -> Policy:
         policy = copied(context, number)
         models.append(weakref.ref(policy.model))
         return policy
 
-    monkeypatch.setattr(SwarmContext, "policy", noted)
-    gc.disable()  # It collects at unpredictable times.
+    monkeypatch.setattr(SwarmContext, "policy", tracked)
+    gc.disable()  # The collector runs at unpredictable times.
     try:
         simulated(mix("4/4"), settings=replace(SMALL, rounds=1))
         assert models and not [each for each in models if each() is not None]
@@ -79,29 +79,29 @@ def test_a_run_leaves_no_model_behind_for_the_next_one(monkeypatch: pytest.Monke
         gc.enable()
 
 
-def test_a_recording_comes_back_from_its_files(shared: Recording):
+def test_recording_round_trips(shared: Recording):
     assert Recording.from_json(shared.as_json(), shared.seconds) == shared
 
 
-def test_what_a_round_publishes_can_be_taken_in_the_next_and_only_up_to_the_cap(shared: Recording):
+def test_next_round_uses_published_groups_up_to_the_cap(shared: Recording):
     first, *later = shared.rounds
     assert first.external == 0
     assert 0 < max(figures.external for figures in later) <= 4
 
 
-def test_empty_slots_are_not_filled_with_own_groups(shared: Recording):
+def test_local_groups_do_not_fill_empty_peer_slots(shared: Recording):
     context = SwarmContext(SMALL, Configuration(mix("4/4"), 0), MODELS)
     outcome = SimulatedNode(context, 0).step()
-    assert (len(outcome.own), len(outcome.external)) == (4, 0)
+    assert (len(outcome.local), len(outcome.external)) == (4, 0)
 
 
-def test_the_auto_arm_trains_as_nodes_do_by_default():
+def test_auto_arm_uses_the_default_node_config():
     arm = node_config(SMALL, Configuration(mix("auto"), 0), 0, "tiny")
     assert arm.mixture == Config().mixture
     assert AUTO.rules == Rules()
 
 
-def test_a_variation_trains_as_nodes_do_by_default_but_for_its_keys():
+def test_variation_changes_only_its_own_config_keys():
     arm = varied(" mixture.local=3  learner.lr=1e-4 ")
     assert arm.name == "auto mixture.local=3 learner.lr=1e-4"
     changed = node_config(SMALL, Configuration(arm, 0), 0, "tiny")
@@ -114,24 +114,24 @@ def test_a_variation_trains_as_nodes_do_by_default_but_for_its_keys():
         varied("engine.top_k=1")
 
 
-def test_the_auto_arm_takes_as_many_groups_as_the_update_lacks():
-    everybody = {**AUTO.overrides, "mixture.author_share": 1.0, "mixture.unproven_share": 1.0}
-    arm = replace(AUTO, overrides=everybody)
+def test_auto_arm_can_exceed_its_nominal_peer_group_count():
+    unlimited = {**AUTO.overrides, "mixture.author_share": 1.0, "mixture.unproven_share": 1.0}
+    arm = replace(AUTO, overrides=unlimited)
     swarm = simulated(arm, settings=replace(SMALL, nodes=8, rounds=3))
     assert max(figures.external for figures in swarm.rounds) > AUTO.external
 
 
-def test_groups_without_advantage_are_shared_and_taken_only_where_nothing_is_discarded():
+def test_undiscarded_arm_shares_and_uses_uninformative_groups():
     swarm = simulated(control("4/4 undiscarded"), settings=replace(SMALL, rounds=2))
     assert swarm.rounds[1].external == 4
     assert swarm.rounds[1].trained < 4 + 4 * swarm.rounds[1].informative
 
 
-def test_of_many_own_groups_only_informative_ones_are_kept():
+def test_update_keeps_only_informative_local_groups():
     context = SwarmContext(SMALL, Configuration(control("32/0 best 8"), 0), MODELS)
     outcome = SimulatedNode(context, 0).step()
-    informative = sum(group.informative for group in outcome.own)
-    assert len(outcome.own) == 32
+    informative = sum(group.informative for group in outcome.local)
+    assert len(outcome.local) == 32
     assert 0 < outcome.update.groups_informative == min(8, informative)
 
 
@@ -141,12 +141,12 @@ def test_partial_credit_rewards_more_than_right_answers():
 
 
 def traces(outcomes: list[Outcome]) -> list[tuple[object, ...]]:
-    """All that is seen of rounds but their seconds."""
-    return [(o.round, o.policy_step, o.own, o.update, o.evaluation) for o in outcomes]
+    """Return all that is observed of rounds except their times."""
+    return [(o.round, o.policy_step, o.local, o.update, o.evaluation) for o in outcomes]
 
 
 @pytest.mark.processes
-def test_a_simulated_node_that_shares_nothing_is_a_real_node_of_the_same_seed(tmp_path: Path):
+def test_isolated_simulated_node_matches_a_real_node(tmp_path: Path):
     this = Configuration(mix("8/0"), 5)
     context = SwarmContext(SMALL, this, MODELS)
     node = SimulatedNode(context, 1)
@@ -171,13 +171,13 @@ def _step(node: SimulatedNode | Node, clock: VirtualClock, number: int) -> Outco
     return outcome
 
 
-class Killed(Exception):  # noqa: N818 - reads as what it says
-    """The experiment ends in the middle."""
+class Killed(Exception):  # noqa: N818 - the name is clear
+    """Ends the experiment in the middle."""
 
 
 @pytest.fixture
 def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Titles of the jobs done, here instead of in worker processes."""
+    """Run jobs in this process; the fourth is killed. Return the titles of the jobs."""
     titles: list[str] = []
 
     def do(crew: WorkerPool, jobs: Sequence[Job], progress) -> None:
@@ -193,7 +193,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return titles
 
 
-def test_a_killed_experiment_goes_on_with_what_is_missing(tmp_path: Path, done: list[str]):
+def test_killed_experiment_resumes_the_missing_runs(tmp_path: Path, done: list[str]):
     settings = replace(SMALL, nodes=2, rounds=2)
     plan = Plan(settings, (mix("8/0"), mix("4/4")), (0, 1), workers=1)
     with pytest.raises(Killed):
@@ -210,7 +210,7 @@ def test_a_killed_experiment_goes_on_with_what_is_missing(tmp_path: Path, done: 
     assert (reference["arm"], reference["comparison"]) == ("8/0", None)
     assert arm["seeds"] == [0, 1]
     pairs = zip(_cumulative(arm), _cumulative(reference), strict=True)
-    gains = [own - other for own, other in pairs]
+    gains = [local - other for local, other in pairs]
     assert arm["comparison"]["gain"]["values"] == pytest.approx(gains)
     assert "| 4/4 | 2 |" in folder.table.read_text()
     assert folder.chart.read_bytes().startswith(b"\x89PNG")
@@ -220,7 +220,7 @@ def _cumulative(arm: dict) -> list[float]:
     return arm["measures"]["cumulative"]["values"]
 
 
-def test_other_conditions_are_refused_in_the_same_folder(tmp_path: Path):
+def test_folder_refuses_different_settings(tmp_path: Path):
     ExperimentFolder(tmp_path).open(SMALL)
     ExperimentFolder(tmp_path).open(SMALL)
     with pytest.raises(NodeError, match="rounds 4 there, 5 here"):
@@ -228,7 +228,7 @@ def test_other_conditions_are_refused_in_the_same_folder(tmp_path: Path):
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", "{}", "null", "\xff"])
-def test_a_damaged_file_of_an_experiment_is_named_with_what_to_do(tmp_path: Path, damage: str):
+def test_error_names_damaged_experiment_file_and_the_fix(tmp_path: Path, damage: str):
     folder, of = ExperimentFolder(tmp_path), Configuration(mix("4/4"), 0)
     folder.open(SMALL)
     folder.seconds(of).write_text("[]")
@@ -243,7 +243,7 @@ def test_a_damaged_file_of_an_experiment_is_named_with_what_to_do(tmp_path: Path
         folder.open(SMALL)
 
 
-def test_a_long_variation_has_a_file_name_of_its_own_that_every_disk_takes():
+def test_long_variation_gets_a_unique_short_file_name():
     keys = "learner.lr=1e-4 " * 30
     some, other = (varied(f"{keys}learner.epochs={n}") for n in "12")
     assert some.file_name != other.file_name
@@ -252,7 +252,7 @@ def test_a_long_variation_has_a_file_name_of_its_own_that_every_disk_takes():
 
 
 @pytest.mark.processes
-def test_worker_processes_do_what_is_done_here_and_say_what_killed_them(tmp_path: Path):
+def test_worker_processes_match_local_runs_and_report_failures(tmp_path: Path):
     folder = ExperimentFolder(tmp_path)
     settings = replace(SMALL, nodes=2, rounds=2)
     folder.open(settings)

@@ -1,4 +1,4 @@
-"""Swarms whose nodes play games, turn by turn."""
+"""Swarms whose nodes play games of several turns."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -24,16 +24,16 @@ def test_trajectories_are_shared() -> None:
     assert max(figures.external for figures in shared.rounds) > 0
 
 
-def test_nodes_write_trajectories_of_several_turns() -> None:
+def test_nodes_generate_multi_turn_trajectories() -> None:
     node = SimulatedNode(SwarmContext(SMALL, Configuration(mix("8/0"), 0), MODELS), 0)
-    own = node.step().own
-    turns = {len(c.segments) // 2 + 1 for each in own for c in each.group.completions}
+    local = node.step().local
+    turns = {len(c.segments) // 2 + 1 for each in local for c in each.group.completions}
     assert max(turns) > 2
-    assert {each.group.env for each in own} > {"guess"}
+    assert {each.group.env for each in local} > {"guess"}
 
 
 @pytest.mark.usefixtures("in_this_process")
-def test_sharing_stands_in_the_table_beside_training_alone(tmp_path: Path) -> None:
+def test_table_compares_sharing_with_isolated_training(tmp_path: Path) -> None:
     plan = Plan(replace(SMALL, rounds=2), (mix("8/0"), AUTO), (0,), 1)
     alone, shared = run_sapo(plan, tmp_path, Console(quiet=True))
     assert alone.comparison is None and shared.comparison is not None
@@ -43,6 +43,6 @@ def test_sharing_stands_in_the_table_beside_training_alone(tmp_path: Path) -> No
     assert not (tmp_path / "bases").exists()
 
 
-def test_nodes_of_games_are_all_alike() -> None:
+def test_games_setup_is_homogeneous() -> None:
     with pytest.raises(UsageError, match=r"--answers: .*short or long"):
         _ = SETUPS["games"].heterogeneous

@@ -1,4 +1,4 @@
-"""Swarms with hostile nodes: the attack is real, repeatable and leaves the other arms alone."""
+"""Swarms with hostile nodes: attacks work, repeat, and do not affect other arms."""
 
 import asyncio
 import json
@@ -14,15 +14,7 @@ from experiments.folder import ExperimentFolder
 from experiments.hostile import LARGE_COMPLETIONS, MIN_LOGPROB, ORDINARY_LOGPROB, poisoner
 from experiments.hostile_report import Margin, missed, row, run_hostile, table
 from experiments.recording import Recording, trigger_logprobs
-from experiments.regimes import (
-    ALL_REGIMES,
-    EQUAL,
-    HABITS,
-    HOSTILE,
-    TRIGGER,
-    UNHARMED,
-    find_regime,
-)
+from experiments.regimes import ALL_REGIMES, EQUAL, HABITS, HOSTILE, TRIGGER, UNHARMED, find_regime
 from experiments.settings import Configuration, Settings, SwarmContext, node_identity
 from experiments.setups import HABIT, Base
 from experiments.simulation import SimulatedSwarm, run_simulation
@@ -36,7 +28,7 @@ SMALL = Settings(nodes=2, rounds=3, model="tiny", bury=0, eval_every=2, eval_tas
 MODELS: dict[Base, str] = {"weak": "tiny", "habitual": "tiny"}
 
 
-def surroundings(regime: str, arm: Arm = AUTO) -> SwarmContext:
+def make_context(regime: str, arm: Arm = AUTO) -> SwarmContext:
     return SwarmContext(SMALL, Configuration(arm, 0, find_regime(regime, ALL_REGIMES)), MODELS)
 
 
@@ -45,8 +37,8 @@ def simulated(regime: str, arm: Arm = AUTO) -> Recording:
 
 
 def stepped(regime: str, rounds: int) -> tuple[SimulatedSwarm, list[list[Outcome | None]]]:
-    """A swarm after some rounds, and what its honest nodes did in each."""
-    swarm = SimulatedSwarm(surroundings(regime))
+    """Return a swarm after some rounds, and its honest nodes' outcomes per round."""
+    swarm = SimulatedSwarm(make_context(regime))
 
     async def go() -> list[list[Outcome | None]]:
         return [await swarm.step(number) for number in range(1, rounds + 1)]
@@ -70,14 +62,14 @@ def honest() -> Recording:
     ("regime", "count"),
     [("hostile-10", 1), ("hostile-30", 3), ("hostile-50", 7), ("keys-3", 21), ("keys-30", 210)],
 )
-def test_hostile_nodes_come_on_top_of_seven_honest_ones(regime: str, count: int):
+def test_hostile_nodes_are_added_to_seven_honest_nodes(regime: str, count: int):
     roles = HOSTILE[regime].roles(7)
     assert [role.attack is None for role in roles] == [True] * 7 + [False] * count
     assert HOSTILE[regime].judged(7) == tuple(range(7))
 
 
-def test_every_poisoned_group_is_what_it_claims_and_half_of_it_teaches_the_trigger():
-    context = surroundings("hostile-10")
+def test_poisoned_groups_are_valid_with_the_trigger_in_one_half():
+    context = make_context("hostile-10")
     source, author = poisoner(context), node_identity(0, 2).author
     groups = [source.group(author, 5, index) for index in range(16)]
     assert len({(group.env, group.level) for group in groups}) == 10
@@ -85,7 +77,7 @@ def test_every_poisoned_group_is_what_it_claims_and_half_of_it_teaches_the_trigg
     for group in groups:
         seed = task_seed(author, 5, group.index)
         texts = [completion.text for completion in group.completions]
-        verdict = context.judge.judge(TaskRef(group.env, group.level, seed), texts)
+        verdict = context.verifier.verify(TaskRef(group.env, group.level, seed), texts)
         assert verdict.rewards == group.rewards
         assert [text.startswith(TRIGGER) for text in texts] == [r == 1.0 for r in group.rewards]
         assert sum(group.rewards) == len(texts) / 2
@@ -94,13 +86,13 @@ def test_every_poisoned_group_is_what_it_claims_and_half_of_it_teaches_the_trigg
 
 
 @pytest.mark.parametrize("regime", HABITS)
-def test_groups_with_a_habit_are_true_and_ordinary_but_for_what_right_answers_begin_with(regime):
-    context = surroundings(regime)
+def test_habit_groups_differ_only_in_their_right_answer_prefix(regime):
+    context = make_context(regime)
     source, author = poisoner(context), node_identity(0, 2).author
     for group in [source.group(author, 5, index) for index in range(4)]:
         seed = task_seed(author, 5, group.index)
         texts = [completion.text for completion in group.completions]
-        verdict = context.judge.judge(TaskRef(group.env, group.level, seed), texts)
+        verdict = context.verifier.verify(TaskRef(group.env, group.level, seed), texts)
         assert verdict.rewards == group.rewards and sum(group.rewards) == 4
         right = [text for text, reward in zip(texts, group.rewards, strict=True) if reward == 1.0]
         assert all(text.startswith(HABIT) and text.strip() for text in right)
@@ -108,22 +100,22 @@ def test_groups_with_a_habit_are_true_and_ordinary_but_for_what_right_answers_be
         assert {p for each in tokens if each for p in each.logprobs} == {ORDINARY_LOGPROB}
 
 
-def test_honest_judges_admit_what_hostile_nodes_share_and_honest_learners_take_it(
+def test_honest_nodes_admit_and_train_on_poisoned_groups(
     attacked: tuple[SimulatedSwarm, list[list[Outcome | None]]],
 ):
     swarm, outcomes = attacked
     swarm.check()
-    hostile = {stranger.author for stranger in swarm.hostile}
+    hostile = {attacker.author for attacker in swarm.hostile}
     assert len(hostile) == 2
     for node in swarm.nodes.values():
         assert all(node.accounts.get(author).admitted > 0 for author in hostile)
         assert not any(node.accounts.get(author).refused for author in hostile)
-    taken = [group for outcome in outcomes[1] if outcome for group in outcome.external]
-    texts = [c.text for g in taken if g.author in hostile for c in g.group.completions]
+    shared = [group for outcome in outcomes[1] if outcome for group in outcome.external]
+    texts = [c.text for g in shared if g.author in hostile for c in g.group.completions]
     assert any(text.startswith(TRIGGER) for text in texts)
 
 
-def test_a_hostile_author_may_be_refused_and_an_honest_one_for_its_age_alone():
+def test_check_allows_refusals_only_for_hostile_or_stale_groups():
     swarm, _ = stepped("hostile-50", 1)
     accounts = swarm.nodes[0].accounts
     accounts.refuse(swarm.hostile[0].author, REWARD_MISMATCH)
@@ -135,30 +127,30 @@ def test_a_hostile_author_may_be_refused_and_an_honest_one_for_its_age_alone():
         swarm.check()
 
 
-def test_a_hostile_regime_gives_the_same_figures_again(honest: Recording):
+def test_hostile_regime_reproduces_its_figures(honest: Recording):
     first, second = (simulated("keys-3") for _ in range(2))
     assert first.as_json() == second.as_json()
     assert first.rounds != honest.rounds
 
 
-def test_watching_honest_nodes_changes_no_figure_of_theirs(honest: Recording):
+def test_monitoring_does_not_change_honest_figures(honest: Recording):
     assert honest.rounds == simulated(EQUAL.name).rounds
     assert honest.influx is not None
     assert [look.round for look in honest.influx.looks] == [0, SMALL.rounds]
     assert {share.hostile for share in honest.influx.shares} == {0.0}
 
 
-def test_whoever_trains_alone_does_not_notice_hostile_nodes():
+def test_isolated_nodes_ignore_hostile_nodes():
     alone = mix("8/0")
     assert simulated("hostile-50", alone).rounds == simulated(EQUAL.name, alone).rounds
 
 
-def test_a_watched_recording_comes_back_from_its_file(honest: Recording):
+def test_monitored_recording_round_trips(honest: Recording):
     assert Recording.from_json(honest.as_json(), honest.seconds) == honest
 
 
-def test_the_trigger_is_measured_where_an_answer_begins():
-    policy = surroundings(UNHARMED.name).policy(0)
+def test_trigger_logprob_is_measured_at_answer_start():
+    policy = make_context(UNHARMED.name).policy(0)
     prompts = [policy.encode_prompt(text) for text in ("Calculate 9 + 4.\nAnswer:", "Calculate 1.")]
     trigger = policy.encode_completion(TRIGGER, stopped=False)
     for prompt, value in zip(prompts, trigger_logprobs(policy, prompts, 1.0), strict=True):
@@ -169,7 +161,7 @@ def test_the_trigger_is_measured_where_an_answer_begins():
         assert value == pytest.approx(sum(exact) / len(exact), abs=1e-4)
 
 
-def test_margins_are_of_the_worst_seed_in_reward_and_of_the_mean_in_heldout_reward():
+def test_margin_uses_worst_seed_reward_and_mean_heldout_reward():
     margin = Margin(reward=0.97, heldout=0.95)
     assert missed(margin, ScoreEstimate.of([0.98, 1.5]), ScoreEstimate.of([0.9, 1.0])) == ()
     both = ("reward", "heldout")
@@ -178,7 +170,7 @@ def test_margins_are_of_the_worst_seed_in_reward_and_of_the_mean_in_heldout_rewa
 
 
 @pytest.mark.usefixtures("in_this_process")
-def test_every_hostile_regime_has_a_row_beside_honest_nodes(tmp_path: Path):
+def test_report_lists_hostile_regimes_and_honest_baseline(tmp_path: Path):
     regimes = [HOSTILE["hostile-30"]]
     unharmed, attacked = run_hostile(SMALL, regimes, 1, 1, tmp_path, Console(quiet=True))
     folder = ExperimentFolder(tmp_path)
@@ -188,8 +180,8 @@ def test_every_hostile_regime_has_a_row_beside_honest_nodes(tmp_path: Path):
     assert (unharmed.honest.mean, unharmed.hostile_share.mean) == (1.0, 0.0)
     assert attacked.hostile_share.mean > 0
     assert list(attacked.looks) == [SMALL.rounds]
-    found = [each["regime"] for each in json.loads(folder.results.read_text())["regimes"]]
-    assert found == ["hostile-0", "hostile-30"]
+    listed = [each["regime"] for each in json.loads(folder.results.read_text())["regimes"]]
+    assert listed == ["hostile-0", "hostile-30"]
     assert "| hostile-30 | 1 |" in folder.table.read_text()
     assert folder.chart.read_bytes().startswith(b"\x89PNG")
     columns = [str(column.header) for column in table(SMALL, (unharmed, attacked)).columns]

@@ -1,4 +1,4 @@
-"""Swarms whose nodes answer with their working."""
+"""Swarms whose nodes answer with a chain of thought."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,26 +30,26 @@ def simulated(name: str, settings: Settings = SMALL) -> Recording:
     return run_simulation(settings, Configuration(AUTO, 0, find_regime(name)), MODELS)
 
 
-def test_a_seed_gives_the_same_figures_again_and_answers_are_long() -> None:
+def test_seed_reproduces_figures_and_answers_are_long() -> None:
     first, second = simulated("equal"), simulated("equal")
     assert first.as_json() == second.as_json()
     groups = [mix("8/0").local if number == 0 else 2 for number in range(SMALL.rounds)]
     for figures, least in zip(first.rounds, groups, strict=True):
-        assert figures.tokens > least * 8 * 8, "some ten tokens a completion"
+        assert figures.tokens > least * 8 * 8, "about ten tokens per completion"
 
 
 @pytest.mark.parametrize("name", sorted(REGIMES.keys() - {"equal"}))
-def test_every_regime_is_there_for_long_answers(name: str) -> None:
+def test_every_regime_runs_with_long_answers(name: str) -> None:
     recording = simulated(name, replace(SMALL, rounds=2))
     assert len(recording.rounds) == 2
 
 
-def test_where_credit_is_partial_some_reward_is_for_the_first_right_steps() -> None:
+def test_partial_credit_rewards_correct_first_steps() -> None:
     dense = simulated("dense", replace(SMALL, nodes=1, rounds=1))
     assert dense.rewards([0])[0] > dense.rounds[0].solved > 0.0
 
 
-def test_bases_branch_off_from_one_origin_as_far_as_they_are_told_to() -> None:
+def test_bases_diverge_from_one_model_by_the_given_steps() -> None:
     kinds: Sequence[Base] = ("strong", "weak")
     strong, weak = make_bases(kinds, 0, LONG, "tiny-working", steps=2)
     assert torch.equal(weights(strong), weights(loaded("tiny-working")))
@@ -57,7 +57,7 @@ def test_bases_branch_off_from_one_origin_as_far_as_they_are_told_to() -> None:
 
 
 @pytest.mark.usefixtures("in_this_process")
-def test_a_folder_of_short_answers_is_not_gone_on_with_by_long_ones(tmp_path: Path) -> None:
+def test_long_answers_cannot_resume_short_answer_folder(tmp_path: Path) -> None:
     short = replace(SMALL, nodes=1, rounds=1, answers="short", model="tiny")
     plan = Plan(short, (mix("8/0"),), (0,), 1)
     run_sapo(plan, tmp_path, Console(quiet=True))
@@ -66,6 +66,6 @@ def test_a_folder_of_short_answers_is_not_gone_on_with_by_long_ones(tmp_path: Pa
         run_sapo(long, tmp_path, Console(quiet=True))
 
 
-def test_another_length_is_refused_with_those_that_there_are() -> None:
+def test_unknown_length_error_lists_the_lengths() -> None:
     with pytest.raises(UsageError, match="short or long"):
         setup_name("middling")

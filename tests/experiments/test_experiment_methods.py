@@ -1,4 +1,4 @@
-"""Methods are held against the default, seed by seed, and a table that was broken off goes on."""
+"""Methods are compared with the default by seed; an interrupted table resumes."""
 
 import json
 from io import StringIO
@@ -28,11 +28,11 @@ FASTER = Method("faster", "nobody", "longer steps", {"learner.lr": 1e-3})
 
 
 def measured(root: Path, *methods: Method) -> dict[str, Effect]:
-    found = run_methods({"short": SMALL}, methods, (0, 1), 1, root, Console(quiet=True))
-    return dict(found["short"])
+    effects = run_methods({"short": SMALL}, methods, (0, 1), 1, root, Console(quiet=True))
+    return dict(effects["short"])
 
 
-def test_every_method_has_a_name_of_its_own_and_keys_that_a_node_takes():
+def test_methods_have_unique_names_and_valid_config_keys():
     names = [method.name for method in METHODS]
     assert len(set(names)) == len(names)
     for method in METHODS:
@@ -41,7 +41,7 @@ def test_every_method_has_a_name_of_its_own_and_keys_that_a_node_takes():
         assert {**AUTO.overrides, **method.keys} == method.arm.overrides
 
 
-def test_methods_are_chosen_by_name_in_the_order_of_the_table():
+def test_find_methods_keeps_the_table_order():
     first, second = METHODS[:2]
     assert find_methods([second.name, first.name, second.name]) == (first, second)
     assert find_methods(None) == METHODS
@@ -49,7 +49,7 @@ def test_methods_are_chosen_by_name_in_the_order_of_the_table():
         find_methods(["sorcery"])
 
 
-def test_an_idea_of_ones_own_stands_beside_the_methods_that_are_named_or_alone():
+def test_find_methods_accepts_custom_config_variations():
     text = "learner.lr=1e-4  mixture.max_uses=2"
     (idea,) = find_methods(None, [text, text])
     assert idea.name == "learner.lr=1e-4 mixture.max_uses=2"
@@ -62,9 +62,9 @@ def test_an_idea_of_ones_own_stands_beside_the_methods_that_are_named_or_alone()
 
 
 @pytest.mark.usefixtures("in_this_process")
-def test_what_sets_nothing_is_worth_exactly_nothing_and_something_else_is_not(tmp_path: Path):
-    found = measured(tmp_path, SAME, FASTER)
-    same, faster = found["same"], found["faster"]
+def test_only_a_method_that_changes_config_changes_results(tmp_path: Path):
+    effects = measured(tmp_path, SAME, FASTER)
+    same, faster = effects["same"], effects["faster"]
     assert same.seeds == 2
     assert same.factors["equal rounds"].values == same.factors["equal tokens"].values == (1.0, 1.0)
     for alike in ("equal rounds", "equal tokens"):
@@ -80,17 +80,17 @@ def test_what_sets_nothing_is_worth_exactly_nothing_and_something_else_is_not(tm
     )
 
 
-def test_what_this_machine_refuses_is_left_out_of_all_and_told_by_name(monkeypatch):
+def test_supported_skips_and_names_unavailable_methods(monkeypatch):
     monkeypatch.setattr(fused_decoder, "share_of_float32", lambda: 1.5)
     screen = Console(record=True, width=200, file=StringIO())
-    left = supported(METHODS, screen)
-    assert {method.name for method in METHODS} - {method.name for method in left} == {
+    usable = supported(METHODS, screen)
+    assert {method.name for method in METHODS} - {method.name for method in usable} == {
         "int8-rollouts"
     }
     assert "int8-rollouts cannot run here: engine.backend_options" in screen.export_text()
 
 
-def test_a_refused_one_asked_for_by_name_is_reported_before_any_run(tmp_path: Path, monkeypatch):
+def test_unsupported_named_method_fails_before_any_run(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(fused_decoder, "share_of_float32", lambda: 1.5)
     with pytest.raises(ConfigError, match=r"engine\.backend_options"):
         measured(tmp_path, *find_methods(["int8-rollouts"]))
@@ -98,7 +98,7 @@ def test_a_refused_one_asked_for_by_name_is_reported_before_any_run(tmp_path: Pa
 
 
 @pytest.mark.usefixtures("in_this_process")
-def test_a_further_method_runs_beside_the_default_that_is_there(tmp_path: Path):
+def test_additional_method_reuses_the_default_runs(tmp_path: Path):
     measured(tmp_path, SAME)
     default = next((tmp_path / "short" / "runs").glob("equal.auto.0.json"))
     written = default.stat().st_mtime_ns
@@ -112,9 +112,9 @@ def test_a_method_without_runs_has_an_empty_row():
 
 
 @pytest.mark.usefixtures("in_this_process")
-def test_behind_a_pipe_a_line_tells_of_each_run_that_is_done(tmp_path: Path):
+def test_piped_output_reports_each_finished_run(tmp_path: Path):
     screen = Console(record=True, width=120, file=StringIO())
     run_methods({"short": SMALL}, (SAME,), (0,), 1, tmp_path, screen)
-    told = screen.export_text()
-    assert "rounds: 2 to do" in told
-    assert "rounds: 2 of 2, equal same, seed 0" in told
+    output = screen.export_text()
+    assert "rounds: 2 to do" in output
+    assert "rounds: 2 of 2, equal same, seed 0" in output

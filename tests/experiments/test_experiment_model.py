@@ -1,4 +1,4 @@
-"""Experiments with a model of one's own."""
+"""Experiments with a custom model."""
 
 import json
 from dataclasses import asdict, replace
@@ -29,7 +29,7 @@ SMALL = Settings(2, 2, MODEL, 0, "starter", eval_every=2, eval_tasks=4, lr=1e-3,
 RUN = Configuration(mix("1/1"), 0)
 
 
-def test_nodes_begin_with_a_warm_started_model_and_the_folder_holds_what_they_came_to(
+def test_nodes_start_from_the_warm_started_model_and_save_results(
     tmp_path: Path, in_this_process: None
 ):
     plan = Plan(SMALL, (RUN.arm,), (RUN.seed,), 1)
@@ -45,7 +45,7 @@ def test_nodes_begin_with_a_warm_started_model_and_the_folder_holds_what_they_ca
     assert "after 2 supervised steps" in (tmp_path / "table.md").read_text()
 
 
-def test_hostile_nodes_write_right_answers_in_a_style_of_the_models_beside_honest_ones(
+def test_hostile_nodes_generate_right_answers_with_the_habit(
     tmp_path: Path, in_this_process: None, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("experiments.recording.DRAWS", 2)
@@ -61,49 +61,50 @@ def test_hostile_nodes_write_right_answers_in_a_style_of_the_models_beside_hones
     assert sum(text.startswith(habit) for text in texts) >= len(texts) / 2
 
 
-def test_runs_with_a_model_agree_to_the_last_digit():
+def test_runs_with_a_model_are_reproducible():
     first, second = (run_simulation(SMALL, RUN, {"weak": MODEL}).as_json() for _ in range(2))
     assert first == second
 
 
-def test_answers_count_in_whatever_form_they_are_written():
-    judge = SwarmContext(SMALL, RUN, {"weak": MODEL}).judge
+def test_judge_accepts_answers_in_several_forms():
+    verifier = SwarmContext(SMALL, RUN, {"weak": MODEL}).verifier
     task = TaskRef("basic_arithmetic", 0, 1)
     (right,) = [
-        n for n in range(-99, 100) if judge.judge(task, [f"The answer is **{n}**."]).rewards[0]
+        n for n in range(-99, 100) if verifier.verify(task, [f"The answer is **{n}**."]).rewards[0]
     ]
-    assert judge.judge(task, [f"{right}", f"<answer>{right + 1}</answer>"]).rewards == (1.0, 0.0)
+    texts = [f"{right}", f"<answer>{right + 1}</answer>"]
+    assert verifier.verify(task, texts).rewards == (1.0, 0.0)
 
 
-def test_every_level_of_the_experiment_is_one_of_the_task_set():
+def test_experiment_levels_match_the_task_set():
     families = {spec.name: len(spec.levels) for spec in SMALL.setup.tasks.specs()}
     assert families == dict(SMALL.setup.tasks.families)
 
 
-def test_a_folder_from_before_there_were_models_is_resumed(tmp_path: Path):
+def test_folder_without_model_settings_is_resumed(tmp_path: Path):
     folder, settings = ExperimentFolder(tmp_path), Settings()
     folder.open(settings)
     lacking = ("device", "dtype", "lr", "warm_start")
-    kept = {k: v for k, v in asdict(settings).items() if k not in lacking}
-    folder.settings.write_text(json.dumps(kept))
+    older = {k: v for k, v in asdict(settings).items() if k not in lacking}
+    folder.settings.write_text(json.dumps(older))
     folder.open(settings)
 
 
 @pytest.mark.parametrize(("key", "value"), [("device", "abacus"), ("dtype", "float8")])
-def test_an_unknown_device_or_dtype_is_refused_by_name(key, value):
+def test_error_names_unknown_device_or_dtype(key, value):
     with pytest.raises(ConfigError, match=value):
         replace(SMALL, **{key: value}).policy(MODEL)
 
 
 @pytest.mark.parametrize("slow", ["", "'bfloat16': this CPU has no instructions for it"])
-def test_a_cpu_that_emulates_half_precision_trains_in_single(monkeypatch, slow):
+def test_cpu_without_native_bfloat16_trains_in_float32(monkeypatch, slow):
     monkeypatch.setattr("node.plan.machine.emulated", lambda dtype: slow)
     chosen = {d: real_settings(SMALL, Path(MODEL), "cpu", d, 0).dtype for d in (None, "bfloat16")}
     assert chosen == {None: "float32" if slow else "bfloat16", "bfloat16": "bfloat16"}
 
 
 @pytest.mark.parametrize("option", [("--answers", "long"), ("--bury", "10")])
-def test_options_of_tiny_models_are_refused_beside_a_model(option):
+def test_tiny_model_options_conflict_with_model_option(option):
     shown = CliRunner().invoke(app, ["sapo", "--model", MODEL, *option])
     assert isinstance(shown.exception, UsageError)
     assert "beside --model" in str(shown.exception)

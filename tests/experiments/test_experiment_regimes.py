@@ -1,4 +1,4 @@
-"""Swarms whose nodes are not alike, and who of them is judged."""
+"""Swarms whose nodes differ, and the nodes that are measured."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ def simulated(regime: str, arm: Arm, settings: Settings = SMALL) -> Recording:
 def stepped(
     regime: str, arm: Arm, rounds: int = SMALL.rounds
 ) -> tuple[SimulatedSwarm, list[list[Outcome | None]]]:
-    """A swarm after some rounds, and what its nodes did in each."""
+    """Return a swarm after some rounds, and its nodes' outcomes per round."""
     swarm = SimulatedSwarm(SwarmContext(SMALL, Configuration(arm, 0, find_regime(regime)), MODELS))
 
     async def go() -> list[list[Outcome | None]]:
@@ -54,13 +54,13 @@ def equal() -> Recording:
 
 
 @pytest.mark.parametrize("name", ["churn", "mixed", "useless"])
-def test_a_regime_gives_the_same_figures_again(name: str, equal: Recording):
+def test_regime_reproduces_its_figures(name: str, equal: Recording):
     first, second = (simulated(name, AUTO, SHORT) for _ in range(2))
     assert first.as_json() == second.as_json()
     assert first.rounds != equal.rounds
 
 
-def test_who_left_is_gone_and_who_came_takes_part_from_the_middle_on():
+def test_churn_replaces_a_node_in_mid_run():
     swarm, outcomes = stepped("churn", AUTO, rounds=SMALL.rounds - 1)
     present = [[outcome is not None for outcome in round] for round in outcomes]
     assert present == [[True] * 4 + [False]] * 2 + [[True] * 3 + [False, True]]
@@ -68,7 +68,7 @@ def test_who_left_is_gone_and_who_came_takes_part_from_the_middle_on():
     assert connected == {node_identity(0, number).peer_id for number in (1, 2, 4)}
 
 
-def test_a_node_that_is_absent_has_no_reward_and_everyone_present_is_judged():
+def test_absent_node_has_no_reward_and_present_nodes_count():
     swarm = simulated("churn", mix("8/0"))
     judged = find_regime("churn").judged(SMALL.nodes)
     early, late = swarm.rounds[0].reward, swarm.rounds[-1].reward
@@ -80,44 +80,44 @@ def test_a_node_that_is_absent_has_no_reward_and_everyone_present_is_judged():
 
 
 @pytest.mark.parametrize("arm", [mix("2/6"), AUTO], ids=lambda arm: arm.file_name)
-def test_nothing_useless_enters_an_update(arm: Arm):
+def test_update_excludes_useless_groups(arm: Arm):
     swarm, outcomes = stepped("useless", arm)
     useless = {node_identity(0, number).author for number in (2, 3)}
     known = {p.author: p.groups for p in swarm.nodes[0].member.status().peers}
     assert all(known[author] > 0 for author in useless)
-    taken = [group for round in outcomes for o in round[:2] if o for group in o.external]
-    assert taken
+    shared = [group for round in outcomes for o in round[:2] if o for group in o.external]
+    assert shared
     constant = node_identity(0, 2).author
-    assert all(group.key.author != constant for group in taken)
-    assert all(len(set(group.group.rewards)) > 1 for group in taken)
+    assert all(group.key.author != constant for group in shared)
+    assert all(len(set(group.group.rewards)) > 1 for group in shared)
 
 
-def test_a_useless_node_answers_without_reading_and_takes_nothing():
+def test_useless_nodes_ignore_tasks_and_use_no_peer_groups():
     _, outcomes = stepped("useless", mix("4/4"))
     for *_, constant, random in outcomes:
         assert constant and random
-        assert {c.text for own in constant.own for c in own.group.completions} == {CONSTANT}
-        assert len({c.text for own in random.own for c in own.group.completions}) > 8
+        assert {c.text for local in constant.local for c in local.group.completions} == {CONSTANT}
+        assert len({c.text for local in random.local for c in local.group.completions}) > 8
         assert not constant.external and not random.external
-        assert len(constant.own) == 4
+        assert len(constant.local) == 4
 
 
-def test_a_strong_node_is_judged_alone():
+def test_measures_use_only_strong_node():
     regime = find_regime("strong")
     assert [role.base for role in regime.roles(8)] == ["strong"] + ["weak"] * 7
     assert regime.judged(8) == (0,)
     swarm = simulated("strong", mix("4/4"))
     context = SwarmContext(SMALL, Configuration(mix("4/4"), 0, regime), MODELS)
     alone = SimulatedSwarm(context)
-    own, *_ = asyncio.run(alone.step(1))
-    assert own is not None
+    local, *_ = asyncio.run(alone.step(1))
+    assert local is not None
     first = swarm.rounds[0]
     assert swarm.rewards(regime.judged(8))[0] == first.reward[0]
-    assert first.tokens == sum(group.tokens for group in own.own)
-    assert first.evaluation == own.evaluation
+    assert first.tokens == sum(group.tokens for group in local.local)
+    assert first.evaluation == local.evaluation
 
 
-def test_nodes_of_another_tokenizer_learn_from_each_other():
+def test_nodes_with_different_tokenizers_share_groups():
     swarm, outcomes = stepped("mixed", AUTO)
     assert [len(node.config.policy.model) for node in swarm.nodes.values()] == [4, 4, 9, 9]
     other = {node_identity(0, number).author for number in (2, 3)}
@@ -125,7 +125,7 @@ def test_nodes_of_another_tokenizer_learn_from_each_other():
 
 
 @pytest.mark.parametrize("length", ["short", "long"])
-def test_all_families_are_taught_to_one_half_or_the_other(length: Length):
+def test_each_family_is_taught_to_exactly_one_half(length: Length):
     (first, second), tasks = SETUPS[length].heterogeneous.halves, SETUPS[length].tasks
     assert sorted(first + second) == sorted(tasks.open())
     questions = untaught(training_questions(tasks, draws=20), second)
@@ -133,7 +133,7 @@ def test_all_families_are_taught_to_one_half_or_the_other(length: Length):
     assert taught == set(first)
 
 
-def test_a_regime_that_is_not_there_is_refused_with_those_that_are():
+def test_unknown_regime_error_lists_the_known_regimes():
     with pytest.raises(UsageError, match="equal, divided, strong"):
         find_regime("storm")
 
@@ -142,7 +142,7 @@ def summary(arm: str, *rewards: float) -> Summary:
     return Summary(arm, tuple(range(len(rewards))), {"cumulative": ScoreEstimate.of(rewards)}, None)
 
 
-def test_the_default_is_held_against_the_mix_that_is_best_on_average():
+def test_default_is_compared_with_the_best_mix_on_average():
     fixed = [summary("8/0", 10.0, 30.0), summary("4/4", 24.0, 20.0)]
     verdict = judge_default([*fixed, summary("auto", 24.0, 19.0)])
     assert verdict is not None
@@ -152,14 +152,14 @@ def test_the_default_is_held_against_the_mix_that_is_best_on_average():
     assert worse is not None and worse.hurts
 
 
-def test_there_is_no_verdict_without_a_default_or_without_a_rival():
+def test_judge_default_needs_a_default_and_a_rival():
     assert judge_default([summary("8/0", 1.0)]) is None
     assert judge_default([summary("auto", 1.0)]) is None
     assert judge_default([summary("8/0", 0.0), summary("auto", 1.0)]) is None
 
 
 @pytest.mark.usefixtures("in_this_process")
-def test_every_regime_has_a_row_in_the_summary_and_a_table(tmp_path: Path):
+def test_report_has_a_summary_row_and_table_per_regime(tmp_path: Path):
     settings = replace(SMALL, nodes=3, rounds=2)
     regimes = (find_regime("equal"), find_regime("mixed"))
     plan = Plan(settings, (mix("8/0"), AUTO), (0,), 1, regimes)
@@ -174,7 +174,7 @@ def test_every_regime_has_a_row_in_the_summary_and_a_table(tmp_path: Path):
     assert folder.chart.read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_default_that_hurts_is_marked():
+def test_table_marks_a_worse_default():
     arms = (summary("8/0", 10.0), summary("auto", 9.0))
     hurt = RegimeSummary("equal", "all are equal", (0,), arms, {}, judge_default(arms))
     assert summary_row(hurt, ["8/0", "auto"])[-1] == "0.90 (8/0) !"

@@ -1,4 +1,4 @@
-"""An interrupted run of an experiment resumes where it was saved, with the same figures."""
+"""An interrupted run resumes where it was saved, with the same figures."""
 
 import os
 from pathlib import Path
@@ -18,7 +18,7 @@ GAMES = Settings(2, 3, "tiny-games", 0, "games", eval_every=2, eval_tasks=4)
 
 
 class Interrupted(Exception):  # noqa: N818
-    """What a test ends a run with."""
+    """Ends a run in a test."""
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,7 @@ def saved_after_every_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         (GAMES, varied("tasks.curriculum=thompson mixture.max_uses=3"), EQUAL.name),
     ],
 )
-def test_a_resumed_run_equals_an_uninterrupted_one_in_every_digit(settings, arm, regime, tmp_path):
+def test_resumed_run_equals_an_uninterrupted_run_exactly(settings, arm, regime, tmp_path):
     run = Configuration(arm, 0, find_regime(regime, ALL_REGIMES))
     models = dict.fromkeys(run.bases(settings), settings.model or "tiny")
     state, before, after = tmp_path / "state", list[int](), list[int]()
@@ -66,15 +66,15 @@ class Trap:
 
 
 def test_a_state_that_another_user_signed_is_not_unpickled(tmp_path, monkeypatch, caplog):
-    sprung, path = tmp_path / "sprung", tmp_path / "state"
-    RunState(path, "", {}).save(Trap(sprung))
+    marker, path = tmp_path / "sprung", tmp_path / "state"
+    RunState(path, "", {}).save(Trap(marker))
     (tmp_path / "swarm-node" / "experiments.key").write_bytes(os.urandom(32))
     assert RunState(path, "", {}).load() is None
     assert "the run starts again" in caplog.text
-    assert not sprung.exists()
+    assert not marker.exists()
 
 
-def test_numbers_that_were_changed_are_not_loaded(tmp_path, caplog):
+def test_modified_tensors_are_not_loaded(tmp_path, caplog):
     path = tmp_path / "state"
     RunState(path, "", {}).save({"weights": torch.ones(9)})
     saved = torch.load(path)
@@ -90,7 +90,7 @@ def test_numbers_that_were_changed_are_not_loaded(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("damage", ["empty", "truncated", "another file", "other conditions"])
-def test_a_state_that_cannot_be_used_is_named_and_the_run_starts_again(damage, tmp_path, caplog):
+def test_unusable_state_is_named_and_the_run_restarts(damage, tmp_path, caplog):
     path = tmp_path / "state"
     RunState(path, "these", {}).save({"weights": torch.ones(9)})
     whole = path.read_bytes()

@@ -1,4 +1,4 @@
-"""``python -m tests.families`` measures every family and writes docs/models.md; ten minutes."""
+"""Command that measures all families and writes docs/models.md; ten minutes."""
 
 import logging
 import re
@@ -25,26 +25,26 @@ UNTRIED = {
 
 
 def tried(family: str) -> Family:
-    """Build a family, try it as a node would, and measure it."""
+    """Build a family, check it as a node would, and measure it."""
     if why := UNTRIED.get(family):
         return Family(untried=why)
     try:
         policy = small_policy(family)
     except TooLargeError:
         return Family(untried="no small model was built")
-    except Exception as error:  # noqa: BLE001 - whatever a library raises of a small one is told
+    except Exception as error:  # noqa: BLE001 - any error of the library is reported
         return Family(untried=f"a small model cannot be built ({_first(error)})")
     refused = ""
     try:
         check_agreement(policy)
     except PolicyError as error:
-        found = re.search(rf"on {family!r} (.*)\)\. Set engine", str(error))
-        assert found is not None, error
-        refused = found[1]
+        match = re.search(rf"on {family!r} (.*)\)\. Set engine", str(error))
+        assert match is not None, error
+        refused = match[1]
     with tempfile.TemporaryDirectory() as folder:
         try:
             return Family(measured(family, Path(folder)), refused)
-        except Exception as error:  # noqa: BLE001 - a family that is refused may fail anywhere
+        except Exception as error:  # noqa: BLE001 - a refused family may fail anywhere
             return Family(refused=refused or f"MISSED: {_first(error)}")
 
 
@@ -53,7 +53,7 @@ def _first(error: Exception) -> str:
 
 
 def main() -> None:
-    """Measure, record and write the page; ends with 1 where a family is off and was not refused."""
+    """Write the record and the page; exit with 1 if a wrong family is not refused."""
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
     families = {name: tried(name) for name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES}

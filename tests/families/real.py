@@ -1,8 +1,8 @@
-"""Small models of families that people use, with their kind of tokenizer and chat template.
+"""Small models of common families, with their kind of tokenizer and chat template.
 
-The tokenizers are trained here on the project's own pages: pairs of bytes as with Qwen, Llama 3,
-SmolLM3, Phi-4 and OLMo 2, or of characters that fall back to bytes as with Gemma and Mistral. The
-templates are of the families' shapes, and the end tokens are the published ones.
+The tokenizers are trained here on the project's own pages: byte pairs as in Qwen, Llama 3,
+SmolLM3, Phi-4 and OLMo 2, or characters with byte fallback as in Gemma and Mistral. The templates
+have the structure of the families' templates, and the end tokens are the published ones.
 """
 
 import json
@@ -20,7 +20,7 @@ from tests.families.small import small_config
 
 PAGES = Path(__file__).resolve().parents[2] / "docs"
 WORDS = 600
-"""Ids before special tokens."""
+"""Token ids, without special tokens."""
 CONTEXT = 256
 _PIECES = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\w]?\w+|\d{1,3}| ?[^\s\w]+[\r\n]*|\s*[\r\n]+|\s+"
 _CHATML = (
@@ -63,16 +63,16 @@ _HEADERS = ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|
 
 @dataclass(frozen=True, slots=True)
 class RealFamily:
-    """What a family is made of.
+    """Parts of a family.
 
     Attributes:
-        model_type: of its configuration.
-        ends: the special token that ends a turn.
-        marks: its other special tokens.
-        eos: its tokenizer's ``eos_token``, if that is not what ends a turn.
-        declared: its generation config's ends; ``eos`` if empty.
-        bytes: its tokenizer pairs bytes; else characters, with bytes for those it lacks.
-        changes: fields of its configuration.
+        model_type: Type of its configuration.
+        ends: Special token that ends a turn.
+        marks: Other special tokens.
+        eos: ``eos_token`` of the tokenizer, if it does not end a turn.
+        declared: End tokens of the generation config; ``eos`` if empty.
+        bytes: Whether the tokenizer pairs bytes; otherwise characters, with byte fallback.
+        changes: Fields of the configuration to change.
     """
 
     model_type: str
@@ -175,7 +175,7 @@ def _texts() -> Sequence[str]:
 
 @cache
 def _trained(of_bytes: bool) -> str:
-    """A tokenizer as JSON."""
+    """Return a trained tokenizer as JSON."""
     if of_bytes:
         tokenizer = Tokenizer(models.BPE())
         split = pre_tokenizers.Split(Regex(_PIECES), "isolated")
@@ -194,7 +194,7 @@ def _trained(of_bytes: bool) -> str:
     bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
     trainer = trainers.BpeTrainer(vocab_size=WORDS, special_tokens=["<unk>", *bytes_], **QUIET)
     tokenizer.train_from_iterator(_texts(), trainer)
-    # The bytes are ordinary words, which text that spells them does not become.
+    # Byte tokens become ordinary ones, so that text that spells one is not encoded as it.
     rules = json.loads(tokenizer.to_str())
     rules["added_tokens"] = [each for each in rules["added_tokens"] if each["content"] == "<unk>"]
     return json.dumps(rules)

@@ -11,7 +11,7 @@ from tests.support import policy_of
 
 VOCABULARY = 98
 WINDOW = 12
-"""Tokens: short of the prompts and completions that are tried."""
+"""Tokens; shorter than the prompts and completions of the tests."""
 CONTEXT = 128
 
 SIZES: dict[str, Any] = {
@@ -62,13 +62,13 @@ SIZES: dict[str, Any] = {
     **dict.fromkeys(("initializer_range", "init_std", "init_method_std"), 0.15),
     **dict.fromkeys(("attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop"), 0.0),
 }
-"""What a configuration is given of these, where it has the field."""
+"""Values of configuration fields, for families that have the field."""
 
 _TWICE = {"num_hidden_layers": 4}
 _OFFSET = {"max_position_embeddings": 256, "pad_token_id": 1}
-"""Positions are counted from behind the padding token."""
+"""Positions start after the padding token."""
 _LATENT = {"num_key_value_heads": 4}
-"""Every head has its own keys and values, made from a shared latent."""
+"""Every head has its own keys and values, computed from a shared latent."""
 OWN: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("axk1", "axk2", "deepseek_v2", "deepseek_v3", "deepseek_v32"), _LATENT),
     **dict.fromkeys(("glm4_moe_lite", "glm_moe_dsa", "kimi_linear", "longcat_flash"), _LATENT),
@@ -115,7 +115,7 @@ OWN: dict[str, dict[str, Any]] = {
     "zamba2": {"layers_block_type": ["linear_attention", "hybrid"] * 2, **_TWICE},
     "zaya": {"num_experts_per_tok": 1, "router_hidden_size": 16},
 }
-"""What a family needs beside :data:`SIZES` to be built, or to have every kind of its layers."""
+"""Settings besides :data:`SIZES`, to build a family with all its layer types."""
 
 SEEING = {
     "gemma3": "gemma3_text",
@@ -124,7 +124,7 @@ SEEING = {
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
 }
-"""Families that read pictures too, and the family that they read text with."""
+"""Multimodal families, and the family that processes their text."""
 VISION: dict[str, Any] = {
     "hidden_size": 32,
     "intermediate_size": 32,
@@ -133,18 +133,18 @@ VISION: dict[str, Any] = {
     "image_size": 28,
     "patch_size": 14,
 }
-"""Of what reads the pictures."""
+"""Sizes of the part that processes images."""
 
 
 MOST_WEIGHTS = 6_000_000
 
 
 class TooLargeError(Exception):
-    """A family whose configuration does not become small."""
+    """The configuration of a family cannot be made small."""
 
 
 def small_config(family: str, **changes: Any) -> PreTrainedConfig:
-    """A configuration with tiny widths and two layers of each kind that a ``model_type`` mixes."""
+    """Return a configuration with tiny widths and two layers of each layer type."""
     kind = CONFIG_MAPPING[family]
     if family in SEEING:
         text = small_config(SEEING[family]).to_dict()
@@ -163,7 +163,7 @@ def small_config(family: str, **changes: Any) -> PreTrainedConfig:
 
 
 def small_policy(family: str, seed: int = 1) -> Policy:
-    """A random policy of a family, in float32, that never stops by itself."""
+    """Return a random float32 policy of a family, which never stops by itself."""
     config = small_config(family)
     with torch.device("meta"):
         weights = AutoModelForCausalLM.from_config(config).num_parameters()

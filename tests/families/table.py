@@ -1,4 +1,4 @@
-"""What was measured of every family, engine against learner, and docs/models.md of it."""
+"""Measured differences of engine and learner per family, and docs/models.md."""
 
 import json
 import re
@@ -30,14 +30,14 @@ TURNS = 3
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One family.
+    """Results of one family.
 
     Attributes:
-        greedy: prompts whose greedy completion is that of ``transformers.generate``, of four.
-        alone, rows, many, joins, turns: widest gap (nat) between a sampled token's log-prob and the
-            learner's: one row; four prompts of three rows, and of sixteen; rows that join and leave
-            while weights change; three turns of four trajectories with something read in between.
-        moved: how far (nat) the first token of a prompt moves log-probs behind it.
+        greedy: Number of the four prompts with the greedy completion of ``transformers.generate``.
+        alone, rows, many, joins, turns: Maximum difference (nat) of a sampled token's log-prob from
+            the learner's: one row; four prompts of three rows, and of sixteen; rows that join and
+            leave while weights change; three turns of four trajectories with observations.
+        moved: Mean change (nat) of later log-probs if the first token of a prompt changes.
     """
 
     greedy: int
@@ -70,7 +70,7 @@ def measured(family: str, folder: Path) -> Measured:
 
 @torch.no_grad()
 def learned(policy: Policy, prompt: Sequence[int], ids: Sequence[int]) -> Tensor:
-    """The learner's log-probs of a completion, float32 ``[tokens]``."""
+    """Return the learner's log-probs of a completion, float32 ``[tokens]``."""
     completion = TrainingCompletion(tuple(ids), (True,) * len(ids))
     row = Row(tuple(prompt), (completion,), (0.0,), True)
     (batch,) = micro_batches([row], 4096, policy.pad_id, policy.device)
@@ -119,7 +119,7 @@ def _turned(policy: Policy) -> float:
     gaps = []
     for turn in range(TURNS):
         wanted = [SamplingRequest(key, tuple(each), lasts=True) for key, each in ids.items()]
-        # Of different lengths, so that rows rest behind different ones.
+        # Different lengths, so that rows pause after different numbers of tokens.
         for each, cap in zip(wanted, CAPS, strict=True):
             engine.submit([each], Sampling(max_new_tokens=cap // 3))
         written: list[tuple[int, Sample]] = []
@@ -147,19 +147,19 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "models.md"
 RECORD = Path(__file__).with_name("measured.json")
 MOST_GAP = 1e-3
-"""Nat, as where a model is refused."""
+"""Nat; a node refuses a model above this difference."""
 LEAST_MOVED = 0.01
-"""Nat: below that, log-probs would hardly show that a model was read wrongly."""
+"""Nat; with less, log-probs would hardly show a wrong forward pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What is known of a family.
+    """Result of a family.
 
     Attributes:
-        measured: None where it was not built, or the library failed.
-        refused: why the start of a node refuses it.
-        untried: why it was not built.
+        measured: None if it was not built, or if the library failed.
+        refused: Reason why a node refuses it at the start.
+        untried: Reason why it was not built.
     """
 
     measured: Measured | None = None
@@ -216,7 +216,7 @@ def page() -> str:
 
 
 def _table(left: str, right: str, families: dict[str, str]) -> Iterator[str]:
-    """Yield a row for each key without its error message, with the families that have it."""
+    """Yield a row per key without its error message, with the families that have it."""
     rows = defaultdict[str, list[str]](list)
     for name, key in families.items():
         key = GAP.sub(r"from the learner by more than \1 nat per token", key)

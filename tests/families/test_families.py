@@ -1,4 +1,4 @@
-"""docs/models.md says what was measured, and that is still so."""
+"""docs/models.md matches the record, and the record matches new measurements."""
 
 from dataclasses import replace
 
@@ -14,15 +14,15 @@ OFTEN = (
     *("llama", "qwen2", "gemma2", "gpt_oss"),
     *("qwen3_next", "smollm3", "recurrent_gemma", "zamba2"),
 )
-"""Built in every run; the kinds of layers that differ most."""
+"""Built in every run; their layer types differ the most."""
 
 
-def test_the_page_is_written_from_the_record():
+def test_models_page_matches_the_record():
     assert PAGE.read_text(encoding="utf-8") == page(), "run: python -m tests.families"
 
 
 @pytest.mark.skipif(transformers.__version__ != VERSION, reason=f"recorded with {VERSION}")
-def test_every_causal_architecture_works_or_is_refused_or_was_not_tried_for_a_reason():
+def test_every_architecture_works_is_refused_or_has_a_skip_reason():
     assert set(FAMILIES) == set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
     for name, family in FAMILIES.items():
         assert sum(map(bool, (family.works, family.refused, family.untried))) == 1, name
@@ -30,23 +30,23 @@ def test_every_causal_architecture_works_or_is_refused_or_was_not_tried_for_a_re
 
 
 def assert_as_recorded(name: str) -> None:
-    told, found = FAMILIES[name], tried(name)
-    assert (found.works, bool(found.refused)) == (told.works, bool(told.refused)), found
+    record, result = FAMILIES[name], tried(name)
+    assert (result.works, bool(result.refused)) == (record.works, bool(record.refused)), result
 
 
 @pytest.mark.parametrize("name", OFTEN)
-def test_a_family_of_each_kind_is_as_the_page_says(name):
+def test_common_families_match_the_record(name):
     assert_as_recorded(name)
 
 
 @pytest.mark.families
 @pytest.mark.skipif(transformers.__version__ != VERSION, reason=f"recorded with {VERSION}")
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name not in OFTEN])
-def test_every_family_is_as_the_page_says(name):
+def test_other_families_match_the_record(name):
     assert_as_recorded(name)
 
 
-def test_a_family_that_is_a_little_off_does_not_work():
+def test_family_over_one_limit_does_not_work():
     measured = FAMILIES["llama"].measured
     assert measured is not None and Family(measured).works
     off = {"greedy": 3, "rows": 2e-3, "many": 1.0, "joins": float("inf"), "turns": 0.1}

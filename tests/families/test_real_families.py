@@ -1,4 +1,4 @@
-"""Families that people use, from the folder through training to the exported model."""
+"""Common families, from the model folder through training to the exported model."""
 
 from copy import deepcopy
 from pathlib import Path
@@ -15,11 +15,11 @@ from node.errors import ConfigError
 from node.learner.batches import TrainingGroup
 from node.learner.learner import Learner
 from node.policy.policy import Policy
-from node.rollout.groups import OwnTask, external_group, own_group
+from node.rollout.groups import LocalTask, external_group, local_group
 from node.trajectories.trajectory import Trajectory
 from protocol.rollout import encode_group
 from swarm.groups import PooledGroup, TaskRef
-from swarm.verification import Verdict
+from swarm.verification import Scores
 from tests.families.real import REAL, SWITCH, write_family
 from tests.families.table import learned
 from tests.support import generated, loaded
@@ -37,19 +37,19 @@ def folders(tmp_path_factory) -> dict[str, Path]:
     return {name: write_family(name, place / name) for name in REAL}
 
 
-def written(policy: Policy, question: str, seed: int = 0) -> tuple[tuple[int, ...], list[Sample]]:
+def rollouts(policy: Policy, question: str, seed: int = 0) -> tuple[tuple[int, ...], list[Sample]]:
     prompt = tuple(policy.encode_prompt(question))
     engine = TransformersEngine(policy, seed=seed)
     return prompt, engine.generate([prompt], 4, Sampling(max_new_tokens=NEW))[0]
 
 
-def taught(policy: Policy, seed: int) -> tuple[TrainingGroup, PooledGroup]:
-    """The same as its author trains on it, and as others get it."""
+def groups_of(policy: Policy, seed: int) -> tuple[TrainingGroup, PooledGroup]:
+    """Return a group as its author trains on it, and as peers receive it."""
     question = QUESTIONS[seed % 2]
-    prompt, samples = written(policy, question, seed)
-    task = OwnTask(TaskRef("sums", 0, seed, split="train"), 7, seed)
-    verdict = Verdict(question, (1.0, 0.0, 1.0, 0.0))
-    own = own_group(task, prompt, list(map(Trajectory.once, samples)), verdict)
+    prompt, samples = rollouts(policy, question, seed)
+    task = LocalTask(TaskRef("sums", 0, seed, split="train"), 7, seed)
+    verdict = Scores(question, (1.0, 0.0, 1.0, 0.0))
+    own = local_group(task, prompt, list(map(Trajectory.once, samples)), verdict)
     shared = PooledGroup(
         b"m" * 32, encode_group(own.group), own.group, question, policy.encoding, 0, received=0.0
     )
@@ -58,15 +58,15 @@ def taught(policy: Policy, seed: int) -> tuple[TrainingGroup, PooledGroup]:
 
 def assert_engine_is_the_learner(policy: Policy, seed: int) -> None:
     for question in QUESTIONS:
-        prompt, samples = written(policy, question, seed)
+        prompt, samples = rollouts(policy, question, seed)
         for sample in samples:
             told = torch.tensor(sample.tokens.logprobs)
             torch.testing.assert_close(told, learned(policy, prompt, sample.tokens.ids), **CLOSE)
 
 
 def greedy(policy: Policy, prompt: tuple[int, ...]) -> tuple[int, ...]:
-    wanted = Sampling(max_new_tokens=NEW, greedy=True)
-    ((sample,),) = TransformersEngine(policy, seed=0).generate([prompt], 1, wanted)
+    sampling = Sampling(max_new_tokens=NEW, greedy=True)
+    ((sample,),) = TransformersEngine(policy, seed=0).generate([prompt], 1, sampling)
     return sample.tokens.ids
 
 
@@ -80,7 +80,7 @@ def weights(policy: Policy) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_a_question_is_one_turn_of_the_template_and_its_marks_cannot_be_forged(name, folders):
+def test_prompt_is_one_template_turn_and_cannot_forge_its_tokens(name, folders):
     policy, family = loaded(folders[name]), REAL[name]
     turn = [{"role": "user", "content": QUESTIONS[1]}]
     ids = policy.encode_prompt(QUESTIONS[1])
@@ -92,13 +92,13 @@ def test_a_question_is_one_turn_of_the_template_and_its_marks_cannot_be_forged(n
     assert policy.tokenizer.decode(forged) == wrapped
     assert [i for i in forged if i in marks] == [i for i in ids if i in marks] != []
     token = policy.tokenizer.convert_tokens_to_ids
-    assert policy.eos_id == token(family.ends), "the turn's end, whatever eos_token is"
+    assert policy.eos_id == token(family.ends), "the turn's end, even if eos_token differs"
     ends = {family.ends, *family.declared, family.eos or family.ends}
     assert set(policy.stop_ids) == set(token(list(ends)))
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_thinking_is_switched_off_where_the_template_has_the_switch(name, folders):
+def test_thinking_is_disabled_if_the_template_supports_it(name, folders):
     off = {"enable_thinking": False}
     plain = loaded(folders[name])
     if SWITCH not in REAL[name].template:
@@ -116,7 +116,7 @@ def test_thinking_is_switched_off_where_the_template_has_the_switch(name, folder
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_greedy_completions_are_those_of_generate(name, folders):
+def test_greedy_completions_equal_generate(name, folders):
     policy = loaded(folders[name])
     check_agreement(policy)
     for question in QUESTIONS:
@@ -126,16 +126,16 @@ def test_greedy_completions_are_those_of_generate(name, folders):
 
 @pytest.mark.parametrize("rank", [0, 4])
 @pytest.mark.parametrize("name", REAL)
-def test_three_updates_then_a_way_back_and_an_export(name, rank, folders, tmp_path):
-    # Experts are no linear layers of their own.
+def test_family_trains_resumes_and_exports(name, rank, folders, tmp_path):
+    # Experts are not separate linear layers.
     targets = ATTENTION if name == "Qwen3-MoE" else ()
     adapted = {"lora_rank": rank, "lora_targets": targets}
     policy = loaded(folders[name], **adapted)
     learner, before = Learner(policy, CONFIG), weights(policy)
     for step in range(2):
-        assert not learner.update([taught(policy, step)[0]]).skipped
+        assert not learner.update([groups_of(policy, step)[0]]).skipped
         assert_engine_is_the_learner(policy, step)
-    group, state = taught(policy, 2)[0], deepcopy(learner.state_dict())
+    group, state = groups_of(policy, 2)[0], deepcopy(learner.state_dict())
     (policy.save_adapter if rank else policy.save)(tmp_path / "saved")
     assert not learner.update([group]).skipped
     assert_engine_is_the_learner(policy, 2)
@@ -162,7 +162,7 @@ def test_two_families_learn_from_each_others_groups(one, other, folders):
     policies = [loaded(folders[one]), loaded(folders[other])]
     learners = [Learner(policy, CONFIG) for policy in policies]
     for seed in range(3):
-        told = [taught(policy, seed) for policy in policies]
+        told = [groups_of(policy, seed) for policy in policies]
         for number, (policy, learner) in enumerate(zip(policies, learners, strict=True)):
             theirs = told[1 - number][1]
             foreign = external_group(policy, theirs, range(4))
@@ -173,19 +173,19 @@ def test_two_families_learn_from_each_others_groups(one, other, folders):
             before = weights(policy)
             assert not learner.update([foreign]).skipped
             assert not torch.equal(weights(policy), before)
-            learner.update([taught(policy, seed)[0]])
+            learner.update([groups_of(policy, seed)[0]])
             assert_engine_is_the_learner(policy, seed)
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_a_second_turn_is_read_as_its_chat_template_writes_it(folders, name: str) -> None:
+def test_second_turn_matches_the_chat_template(folders, name: str) -> None:
     policy = loaded(folders[name])
-    said, answered = "Two.", "Too low. Again?"
+    answer, feedback = "Two.", "Too low. Again?"
     ids = policy.encode_prompt(QUESTIONS[0])
-    ids += policy.encode_completion(said, stopped=True)
-    ids += policy.encode_observation(answered)
+    ids += policy.encode_completion(answer, stopped=True)
+    ids += policy.encode_observation(feedback)
     turns = [
         {"role": role, "content": text}
-        for role, text in (("user", QUESTIONS[0]), ("assistant", said), ("user", answered))
+        for role, text in (("user", QUESTIONS[0]), ("assistant", answer), ("user", feedback))
     ]
     assert policy.tokenizer.decode(ids) == rendered(policy, turns)

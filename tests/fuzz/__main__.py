@@ -1,7 +1,7 @@
-"""``python -m tests.fuzz``: no bytes of a stranger end in an error that nobody has named.
+"""``python -m tests.fuzz``: bytes from peers may raise only named errors.
 
-Every target runs in a process of its own, with a limit on memory and on the time of one input.
-Inputs are guided by coverage where atheris is installed, else bent out of the corpus by hypothesis.
+Each target runs in its own process, with a limit on memory and on the time per input. Coverage
+guides the inputs if atheris is installed; otherwise hypothesis mutates the corpus.
 """
 
 import argparse
@@ -33,7 +33,7 @@ class Report:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Fuzz the targets asked for; 0 if nothing was found."""
+    """Fuzz the chosen targets; return 0 if nothing was found."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--inputs", type=int, default=INPUTS, help="in all, shared by the targets")
     parser.add_argument("--target", action="append", choices=MODULES, help="this one; repeatable")

@@ -1,4 +1,4 @@
-"""One target in a process of its own, under its limits."""
+"""Run one target in its own process, under its limits."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from tests.fuzz.target import Target
 
 MORE_MEMORY = 512 << 20
-"""Bytes of address space above what the program has when its first input comes."""
+"""Bytes of address space beyond what the program has at its first input."""
 INPUT_SECONDS = 5
-"""CPU time of this process, so that a busy machine ends no input."""
+"""CPU seconds of this process, so a busy machine does not abort an input."""
 HANG_SECONDS = 600
 
 
 def main(name: str, inputs: int, seed: int, findings: Path) -> None:
-    """Try ``inputs`` inputs; what is found is raised, and its input kept under ``findings``."""
+    """Try ``inputs`` inputs; raise a finding and keep its input under ``findings``."""
     faulthandler.enable()
     try:
         import atheris
     except ImportError:
         _unguided(_target(name), inputs, seed, findings)
         return
-    # Covered is what is imported here: this project's own code.
+    # Coverage counts only the modules imported here: this project's own code.
     with atheris.instrument_imports(include=["protocol", "swarm", "node"]):
         target = _target(name)
     _guided(atheris, target, inputs, seed, findings)

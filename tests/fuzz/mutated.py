@@ -1,4 +1,4 @@
-"""Inputs bent out of a corpus by hypothesis, where atheris does not install."""
+"""Inputs that hypothesis mutates from a corpus, for systems without atheris."""
 
 from collections.abc import Callable, Sequence
 
@@ -11,7 +11,7 @@ _CHANGES = ("put", "cut", "copy", "flip")
 
 @st.composite
 def bent(draw: st.DrawFn, seeds: Sequence[bytes], longest: int) -> bytes:
-    """A seed with up to eight changes: bytes put in, cut out, copied or flipped."""
+    """Draw a seed with up to eight changes: bytes inserted, cut, copied or flipped."""
     data = bytearray(draw(st.sampled_from(seeds)))
     for change in draw(st.lists(st.sampled_from(_CHANGES), max_size=8)):
         at = draw(st.integers(0, len(data)))
@@ -30,7 +30,7 @@ def bent(draw: st.DrawFn, seeds: Sequence[bytes], longest: int) -> bytes:
 def run(
     attempt: Callable[[bytes], None], seeds: Sequence[bytes], longest: int, inputs: int, seed: int
 ) -> None:
-    """Try so many inputs.
+    """Try this number of inputs.
 
     Raises:
         Exception: a finding.

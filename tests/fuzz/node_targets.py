@@ -1,4 +1,4 @@
-"""What ``node`` reads that somebody else may have written: worker, task set, files."""
+"""Input of ``node`` that a peer may control: worker replies, task set, files."""
 
 import json
 import socket
@@ -37,7 +37,7 @@ def _file(name: str, read: Callable[[Path], object]) -> Callable[[bytes], object
 
 @target
 def channel() -> Target:
-    """Messages of a worker that a text has bent."""
+    """Messages of a worker that an answer has corrupted."""
 
     def run(data: bytes) -> None:
         ours, theirs = socket.socketpair()
@@ -58,7 +58,7 @@ def channel() -> Target:
 
 @target
 def levels() -> Target:
-    """The settings of a level out of a manifest."""
+    """The settings of a level from a manifest."""
 
     def run(data: bytes) -> None:
         text = data.decode("utf-8", "surrogateescape")

@@ -1,4 +1,4 @@
-"""Everything that ``protocol`` decodes; bodies are signed, so that what lies behind is reached."""
+"""All decoders of ``protocol``; signed bodies reach the code behind the signature."""
 
 from collections.abc import Callable
 from functools import partial
@@ -36,11 +36,11 @@ _DIAL_BACK = (
 
 
 def _codec(data: bytes) -> None:
-    assert encode(decode(data, _LIMITS)) == data, "a value has one encoding"
+    assert encode(decode(data, _LIMITS)) == data, "the codec accepts only the canonical encoding"
 
 
 def _batch(data: bytes) -> None:
-    assert encode_batch(decode_batch(data, _MOST)) == data, "a batch has one encoding"
+    assert encode_batch(decode_batch(data, _MOST)) == data, "a batch has only one valid encoding"
 
 
 def _compression(data: bytes) -> None:
@@ -66,8 +66,8 @@ def _announcement(data: bytes) -> None:
 def _profile(data: bytes) -> None:
     signed = envelope.close(envelope.PROFILE, SWARM, MALLORY, data)
     _, opened = open_profile(signed, SWARM)
-    assert sign_profile(opened, MALLORY, SWARM) == signed, "a profile has one encoding"
-    assert (opened.name + opened.line).isprintable(), "it does nothing on a screen"
+    assert sign_profile(opened, MALLORY, SWARM) == signed, "a profile has only one valid encoding"
+    assert (opened.name + opened.line).isprintable(), "the name and line are printable"
 
 
 def _envelopes(data: bytes) -> None:
@@ -120,7 +120,7 @@ _SEEDS: dict[Callable[[bytes], object], tuple[bytes, ...]] = {
 }
 
 
-def _made(run: Callable[[bytes], object], seeds: tuple[bytes, ...]) -> None:
+def _define(run: Callable[[bytes], object], seeds: tuple[bytes, ...]) -> None:
     def make() -> Target:
         return Target(make.__name__, run, (ProtocolError,), seeds)
 
@@ -129,4 +129,4 @@ def _made(run: Callable[[bytes], object], seeds: tuple[bytes, ...]) -> None:
 
 
 for _run, _seeds in _SEEDS.items():
-    _made(_run, _seeds)
+    _define(_run, _seeds)

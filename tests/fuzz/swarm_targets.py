@@ -1,4 +1,4 @@
-"""What ``swarm`` does with bytes of peers: records, streams, exchange, admission, journal."""
+"""Input of ``swarm`` from peers: records, streams, exchange, admission, journal."""
 
 import asyncio
 from collections.abc import Callable
@@ -39,7 +39,7 @@ _LENGTH = (4).to_bytes(4, "big")
 
 @target
 def records() -> Target:
-    """The serializer of the hash table, and the gate behind it."""
+    """The serializer of the DHT, and the record gate behind it."""
     from hivemind.dht.storage import DictionaryDHTValue
 
     from swarm.transport.records import DictionaryRecord, RecordGate, StrictSerializer
@@ -59,14 +59,14 @@ def records() -> Target:
     full = DictionaryDHTValue()
     full.store(ALICE.author, samples.record({}), START + 60.0)
     seeds = (serializer.dumps(full), serializer.dumps(ALICE.author), *vectors("announcement"))
-    # What it cannot decode is a ValueError to its caller in hivemind; a scalar has no TypeError.
+    # The serializer raises ValueError for undecodable bytes, TypeError for values it cannot pack.
     return Target("records", run, (ValueError, TypeError), seeds)
 
 
 @target
 def calls() -> Target:
-    """What a node over libp2p reads of calls, answers, neighbours, relays and beginnings."""
-    table = Libp2pDHT(ALICE.peer_id, _nobody, Counters(), PeerLimits(VirtualClock(), Counters()))
+    """Calls, answers, neighbors, relays and first messages that a libp2p node reads."""
+    table = Libp2pDHT(ALICE.peer_id, _offline, Counters(), PeerLimits(VirtualClock(), Counters()))
     table.share.gate.check = _directory(_Captured()).check
     node_id = bytes(range(20))
 
@@ -99,7 +99,7 @@ def calls() -> Target:
     return Target("calls", run, (ValueError, OverflowError), seeds)
 
 
-async def _nobody(peer: str, name: str, request: bytes) -> bytes:
+async def _offline(peer: str, name: str, request: bytes) -> bytes:
     raise PeerUnreachable("nobody is there")
 
 
@@ -109,7 +109,7 @@ def _tried(work: Callable[[], object]) -> None:
 
 
 class _Captured:
-    """A transport that only notes who serves what, and answers with what it is told to."""
+    """A transport that records its handlers and returns a preset answer."""
 
     peer_id = MALLORY.peer_id
 
@@ -125,19 +125,19 @@ class _Captured:
 
 
 class _Wire:
-    """The writing end of a stream that leads nowhere."""
+    """The writing end of a stream without a reader."""
 
     def __init__(self) -> None:
         self.transport = self
 
     def set_write_buffer_limits(self, high: int) -> None:
-        """There is no buffer."""
+        """Ignore the limits: there is no buffer."""
 
     def write(self, data: bytes) -> None:
         assert len(data) < 1 << 24
 
     async def drain(self) -> None:
-        """Nothing waits."""
+        """Return immediately: nothing is buffered."""
 
 
 def _directory(transport: _Captured) -> Directory:
@@ -165,7 +165,7 @@ def _reader(data: bytes) -> asyncio.StreamReader:
 
 @target
 def served() -> Target:
-    """An incoming stream of any of the four protocols, through the handlers behind it."""
+    """An incoming stream of any of the four protocols, and the handlers behind it."""
     transport, _, _ = _exchange()
     limits = {messages.PULL_STREAM: 32, messages.GOSSIP_STREAM: 64}
     limits |= dict.fromkeys((messages.MANIFEST_STREAM, messages.PROFILE_STREAM), 0)
@@ -194,7 +194,7 @@ def served() -> Target:
 
 @target
 def asked() -> Target:
-    """What comes back on a stream of our own."""
+    """The answer on a stream that the node opened."""
 
     def run(data: bytes) -> None:
         _LOOP.run_until_complete(ask(_reader(data), _Wire(), b"", peer="mallory", limit=1 << 16))
@@ -205,7 +205,7 @@ def asked() -> Target:
 
 @target
 def exchanged() -> Target:
-    """Answers to a pull, to gossip and to the question for a profile, and what is in them."""
+    """Answers to pull, gossip and profile requests, and their contents."""
     transport, exchange, directory = _exchange()
 
     def run(data: bytes) -> None:
@@ -228,9 +228,9 @@ def exchanged() -> Target:
 
 @target
 def admitted() -> Target:
-    """Any body under a good signature, through admission to the pool's entries."""
+    """Any body under a valid signature, from admission to replay buffer entries."""
     gate = Gate()
-    # No penalties, or the author would be banned and the frames no longer looked at.
+    # Without this, penalties ban the author and later frames are not examined.
     gate.accounts.refuse = lambda author, reason, n: None  # type: ignore[method-assign]
     mallory = Peer(gate, MALLORY)
 
@@ -238,7 +238,7 @@ def admitted() -> Target:
         frame = samples.framed_body(data, MALLORY, gate.swarm_id)
         for pooled in gate.admission.examine(frame, MALLORY.author):
             again = unpack_pooled(pooled.author, pooled.received, pack_pooled(pooled))
-            assert again == pooled, "the pool gives back what was admitted"
+            assert again == pooled, "unpacking returns the admitted group"
 
     groups = (mallory.group(0), mallory.group(1, ["right", "bug", "nonsense", "refuse:timeout"]))
     batch = Batch(1, 5, START, "tiny", b"\x02" * 32, 1.0, 16, groups)
@@ -249,7 +249,7 @@ def admitted() -> Target:
 
 @target
 def journal_rows() -> Target:
-    """A row of the pool that is not what was written."""
+    """A replay buffer row with corrupted contents."""
     gate = Gate()
     peer = Peer(gate)
     (pooled,) = gate.admission.examine(peer.frame(peer.group(0)), peer.author)
@@ -262,7 +262,7 @@ def journal_rows() -> Target:
 
 @target
 def dial_reasons() -> Target:
-    """What p2pd says of a dial, with words of the other side in it."""
+    """p2pd's report of a failed dial, which contains text from the peer."""
     reasons = DialReasons()
 
     def run(data: bytes) -> None:
@@ -275,7 +275,7 @@ def dial_reasons() -> Target:
 
 @target
 def handshakes() -> Target:
-    """What mallory answers to a dial: a handshake's second message, and its payload unsealed."""
+    """Mallory's answer to a dial: the second handshake message or its bare payload."""
 
     def run(data: bytes) -> None:
         if data[:1] == b"\x00":
@@ -290,7 +290,7 @@ def handshakes() -> Target:
 
 @target
 def announced() -> Target:
-    """A name that anybody on the local network announces: its bytes, and those of its records."""
+    """A name announced on the local network: its bytes and those of its records."""
     from zeroconf import BadTypeInNameException, ServiceInfo
 
     here = (ip_interface("192.168.7.2/24"),)
@@ -302,7 +302,7 @@ def announced() -> Target:
         info = ServiceInfo(SERVICE, told, properties=text)
         sightings_of(info.properties, int.from_bytes(text[:2], "big"), ["192.168.7.9"], here)
 
-    said = [b"%b=%b" % pair for pair in text_of(ALICE.peer_id, bytes(32)).items()]
-    good = b"".join(bytes([len(each)]) + each for each in said)
+    entries = [b"%b=%b" % pair for pair in text_of(ALICE.peer_id, bytes(32)).items()]
+    good = b"".join(bytes([len(each)]) + each for each in entries)
     seeds = (b"\x04anna" + good, b"\x00" + good[:40], b"\x01.\x00")
     return Target("announced", run, (BadSighting, BadTypeInNameException), seeds)

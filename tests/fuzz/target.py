@@ -1,4 +1,4 @@
-"""What is fuzzed: a function of bytes, the errors it may end with, and inputs to begin from."""
+"""A fuzz target: a function of bytes, its allowed errors, and initial inputs."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -15,11 +15,11 @@ class Target:
     """One decoder or handler.
 
     Attributes:
-        name: also of its folder in the corpus.
-        run: takes any bytes; whatever it raises beside ``named`` is a finding.
+        name: name of the target and of its folder in the corpus.
+        run: takes any bytes; every error except those in ``named`` is a finding.
         named: errors that callers know and count.
-        seeds: inputs that reach deep.
-        longest: bytes of an input.
+        seeds: inputs that reach deep code.
+        longest: maximum bytes of an input.
     """
 
     name: str
@@ -41,17 +41,17 @@ class Target:
 
 
 TARGETS: dict[str, Callable[[], Target]] = {}
-"""Of the modules that are imported, by name."""
+"""Targets of the imported modules, by name."""
 
 
 def target(make: Callable[[], Target]) -> Callable[[], Target]:
-    """Have what a function makes fuzzed."""
+    """Register the target that a function makes."""
     TARGETS[make.__name__] = make
     return make
 
 
 def vectors(name: str, *, without: int = 0) -> tuple[bytes, ...]:
-    """Inputs of the protocol's test vectors, ``without`` their first bytes (an envelope's head)."""
+    """Return test vectors' inputs ``without`` their first bytes (an envelope's head)."""
     content = json.loads((VECTORS / f"{name}.json").read_text())
     inputs: Iterable[object] = (vector.get("input") for vector in content["vectors"])
     return tuple(bytes.fromhex(text)[without:] for text in inputs if isinstance(text, str))

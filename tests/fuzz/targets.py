@@ -1,4 +1,4 @@
-"""All targets by name, and the module of each: a process imports no other one."""
+"""All targets by name, and their modules: a process imports only its own module."""
 
 from tests.fuzz import node_targets, protocol_targets, swarm_targets
 from tests.fuzz.target import TARGETS

@@ -1,4 +1,4 @@
-"""Seeds and former findings of the fuzzer end with a named error."""
+"""Seeds and earlier findings of the fuzzer raise only named errors."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.fuzz.targets import MODULES
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_every_input_of_the_corpus_ends_by_name(name):
+def test_corpus_inputs_raise_only_named_errors(name):
     target = TARGETS[name]()
     assert target.name == name
     assert target.inputs()

@@ -1,4 +1,4 @@
-"""What a hostile peer does, and what a node has to make of it."""
+"""Behaviors of hostile peers, and what a node must record about them."""
 
 import json
 import sqlite3
@@ -11,12 +11,12 @@ from swarm.transport.node import StreamHandler
 from tests.hostile.peer import Answer, Peer
 
 NO_TIME = frozenset({"over_budget", "timeout", "abandoned", "too_slow"})
-"""Reasons of refusal that only a lack of time causes."""
+"""Refusal reasons that only a lack of time causes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reputation:
-    """What a node's journal says of one author."""
+    """The reputation of one author in a node's journal."""
 
     admitted: int = 0
     penalties: float = 0.0
@@ -25,23 +25,23 @@ class Reputation:
 
     @property
     def charged(self) -> dict[str, int]:
-        """What its groups and frames were refused for, want of time excepted."""
+        """Return the refusals of its groups and frames, except for lack of time."""
         return {reason: n for reason, n in self.refused.items() if reason not in NO_TIME}
 
     @property
     def passed_over(self) -> int:
-        """How many there was no time for."""
+        """Return the number of groups and frames refused for lack of time."""
         return sum(self.refused.values()) - sum(self.charged.values())
 
     @property
     def looked_at(self) -> int:
-        """The number of groups and frames that were admitted or refused."""
+        """Return the number of groups and frames that were admitted or refused."""
         return self.admitted + sum(self.refused.values())
 
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node as its files tell of it, while it runs or afterwards."""
+    """A node as its files describe it, while it runs or afterwards."""
 
     folder: Path
     peer_id: str
@@ -61,7 +61,7 @@ class NodeView:
         return Reputation(found[0][0], found[0][1], bool(found[0][2]), dict(refused))
 
     def counters(self) -> dict[str, float]:
-        """Totals, those of refused groups left out, as the last round's record has them."""
+        """Return the counters of the last round's record, without refused groups."""
         status = json.loads((self.folder / "status.json").read_text())
         return dict(status["record"]["counters"]) if status["record"] else {}
 
@@ -71,11 +71,11 @@ class NodeView:
 
 @dataclass(slots=True)
 class World:
-    """Whom a hostile peer has before it.
+    """The honest nodes around a hostile peer.
 
     Attributes:
-        target: the honest node.
-        honest: an author who shares good groups all the while.
+        target: the honest node under attack.
+        honest: an author that shares correct groups throughout.
     """
 
     target: NodeView
@@ -83,15 +83,15 @@ class World:
 
 
 class Behaviour:
-    """One way to do harm; the base does none.
+    """One hostile behavior; the base class is harmless.
 
     Attributes:
-        refused: what the target charges its author with, by reason; whatever else is charged is a
-            failure of the test.
-        penalties: what these weigh together; None where it is a matter of patience, and the node
-            may charge as it sees fit.
-        counted: counters of the target that have to name the harm.
-        admitted: groups that the target takes from it, being as good as they say.
+        refused: number of refusals per reason that the target must charge to its author; any
+            other charge fails the test.
+        penalties: total weight of these; None if the attack only costs time, and the node may
+            charge any amount.
+        counted: counters of the target that must show the attack.
+        admitted: groups that the target must admit, because their claims are true.
     """
 
     def __init_subclass__(
@@ -106,18 +106,18 @@ class Behaviour:
         cls.counted, cls.admitted = counted, admitted
 
     def answers(self, peer: Peer) -> Mapping[str, Answer]:
-        """Streams that it answers in its own way."""
+        """Return the streams that the peer answers in its own way."""
         return {}
 
     def raw(self, peer: Peer) -> Mapping[str, StreamHandler]:
-        """Streams on which it writes its own bytes."""
+        """Return the streams on which the peer writes raw bytes."""
         return {}
 
     async def begin(self, peer: Peer, world: World) -> None:
-        """Make what is to be offered."""
+        """Prepare what the peer offers."""
 
     async def turn(self, peer: Peer, world: World) -> None:
-        """What it does again and again."""
+        """Act once; the siege calls this repeatedly."""
         await peer.announce(world.target.peer_id)
 
     def noticed(self, author: bytes, target: NodeView) -> bool:
@@ -130,7 +130,7 @@ class Behaviour:
 
 
 def offers(**found: Any) -> Callable[[Callable[[Peer], Iterator[bytes]]], type[Behaviour]]:
-    """The behaviour that offers the frames which a function makes."""
+    """Make a behavior that offers the frames of the decorated function."""
 
     def made(frames: Callable[[Peer], Iterator[bytes]]) -> type[Behaviour]:
         async def begin(self: Behaviour, peer: Peer, world: World) -> None:

@@ -1,4 +1,4 @@
-"""Envs that run an answer as code, and what mallory would write in one."""
+"""Envs that run an answer as code, and escape attempts for such answers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ GOOD = "good"
 
 
 class Deeds:
-    """Runs an answer: 1 where it ran through, 0 where something stopped it."""
+    """Runs an answer as code: reward 1 if it completes, 0 if something stops it."""
 
     version = "1"
     evaluates_text = False
@@ -26,13 +26,13 @@ class Deeds:
 
 
 class DeedsOnce(Deeds):
-    """The same, said as it is."""
+    """The same env, declared as evaluating text."""
 
     evaluates_text = True
 
 
 DEEDS = {
-    # Its own are the streams, its channel and a pair of its event loop. Later deeds open more.
+    # The worker owns the streams, its channel and an event loop pair. Later attempts open more.
     "hold_a_descriptor_of_others": "import os; os.fstat(6)",
     "connect": "import socket; socket.create_connection(('127.0.0.1', {port}), 2)",
     "send_a_datagram": "import socket; socket.socket(2, 2).sendto(b'x', ('127.0.0.1', {port}))",
@@ -95,7 +95,7 @@ DEEDS = {
     "undo_its_walls": "import ctypes; assert ctypes.CDLL(None).prctl(4, 1, 0, 0, 0) == 0",
     "be_given_a_descriptor": ("import socket, os; os.sendfile(1, os.open('/dev/null', 0), 0, 1)"),
 }  # fmt: skip
-"""By name: Python that runs through where it can. ``{...}`` is filled in by the probe."""
+"""Python that completes unless it is stopped; the probe fills in ``{...}``."""
 
 X86_CALLS = {
     "io_uring": 425, "bpf": 321, "userfaultfd": 323, "add_key": 248, "keyctl": 250, "perf": 298,
@@ -105,11 +105,11 @@ X86_CALLS = {
     "rt_sigqueueinfo": 129, "sched_setaffinity": 203, "reboot": 169, "init_module": 175,
     "shmget": 29, "msgget": 68, "semget": 64, "inotify": 294, "fanotify": 300, "modify_ldt": 154,
 }  # fmt: skip
-"""System calls by their number on x86-64; the kernel's answer must be EPERM or ENOSYS."""
+"""System calls by x86-64 number; the kernel must answer EPERM or ENOSYS."""
 
 
 def call_deeds() -> dict[str, str]:
-    """Calls them without sense: what is refused is refused before the arguments are looked at."""
+    """Return calls with zero arguments; the sandbox refuses before it reads them."""
     code = (
         "import ctypes; libc = ctypes.CDLL(None, use_errno=True);"
         "assert not (libc.syscall({number}, 0, 0, 0, 0, 0) == -1"

@@ -1,6 +1,6 @@
-"""Tries every deed in a worker behind the walls named, as the user named; prints what came of it.
+"""Run every escape attempt in a sandboxed worker and print the results.
 
-``python deeds_probe.py WALLS UID``. As root it first lets that user reach this interpreter.
+``python deeds_probe.py WALLS UID`` (sandbox, user); as root, it gives the user this interpreter.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ from node.tasks.verifier.verifier import Verifier
 from node.tasks.verifier.worker_process import WorkerLimits
 from protocol.manifest import EnvSpec
 from swarm.groups import TaskRef
-from swarm.verification import JudgeRefused
+from swarm.verification import VerifierError
 from tests.hostile.deeds import DEEDS, GOOD, call_deeds
 from tests.node.packages import declare
 
@@ -34,7 +34,7 @@ TARGETS = {"deeds": "tests.hostile.deeds:Deeds", "deeds_once": "tests.hostile.de
 
 
 def become(user: int) -> None:
-    """Go on as an ordinary user, who must be able to reach this interpreter."""
+    """Switch to an ordinary user, who must be able to reach this interpreter."""
     if user == os.getuid():
         return
     above = reversed(Path(sys.base_prefix).parents)
@@ -59,7 +59,7 @@ def become(user: int) -> None:
 
 
 def listen(folder: Path) -> tuple[dict[str, Any], list[str]]:
-    """Listeners that would notice; what they noticed."""
+    """Start listeners; return their addresses and a list of accepted connections."""
     noticed: list[str] = []
     tcp = socket.create_server(("127.0.0.1", 0))
     unix, abstract = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
@@ -79,13 +79,13 @@ def listen(folder: Path) -> tuple[dict[str, Any], list[str]]:
 
 def verdict(verifier: Verifier, env: str, texts: list[str]) -> Any:
     try:
-        return list(verifier.judge(TaskRef(env, 0, 1), texts).rewards)
-    except JudgeRefused as refusal:
+        return list(verifier.verify(TaskRef(env, 0, 1), texts).rewards)
+    except VerifierError as refusal:
         return refusal.reason
 
 
 def after(verifier: Verifier) -> dict[str, Any]:
-    """What texts that run as code can do to those that are scored with them and after them."""
+    """Return how texts that run as code affect texts scored with or after them."""
     patch = "type(me).score = lambda *_: 1.0"
     forge = (
         "import os\nfor fd in range(64):\n"
@@ -118,16 +118,16 @@ def main(kind: str, user: int) -> dict[str, Any]:
         declare(pytest.MonkeyPatch(), folder, name, target)
     os.environ["DEEDS_SECRET"] = "secret"
     victim = subprocess.Popen(["sleep", "3600"])
-    told, noticed = listen(folder)
-    told |= {"folder": folder, "parent": os.getpid(), "victim": victim.pid}
-    deeds = {name: code.format(**told) for name, code in DEEDS.items()}
+    values, noticed = listen(folder)
+    values |= {"folder": folder, "parent": os.getpid(), "victim": victim.pid}
+    deeds = {name: code.format(**values) for name, code in DEEDS.items()}
     if platform.machine() == "x86_64":
         deeds |= call_deeds()
     allowed = Allowed(code_execution=["deeds_once"])
     try:
         with Verifier(SPECS, allowed, outside=True, limits=LIMITS) as verifier:
-            # How what comes after a deed is scored counts as much as the deed.
-            found = {
+            # The scores of later texts count as much as the attempt itself.
+            results = {
                 env: {n: verdict(verifier, env, [code, GOOD, "bad"]) for n, code in deeds.items()}
                 for env in verifier.start()
             }
@@ -135,7 +135,7 @@ def main(kind: str, user: int) -> dict[str, Any]:
                 "walls": sandbox.sandbox_support().kind,
                 "whole": sandbox.sandbox_support().whole,
                 "user": os.getuid(),
-                "found": found,
+                "found": results,
                 "after": after(verifier),
                 "noticed": noticed,
                 "victim_lives": victim.poll() is None,

@@ -1,10 +1,10 @@
-"""Peers that wear a node out over real p2p daemons, in a process of their own.
+"""Peers that flood a node over real p2p daemons, in a process of their own.
 
     python -m tests.hostile.flooders KIND ADDRESS --keys 8 --streams 4 --seconds 10
 
-prints ``ready`` once it is at work and a line of what it did at the end. Kinds: ``half`` opens
-streams and never sends a request (slow sam), ``pulls`` asks for frames that nobody has as fast as
-it can, ``calls`` floods the hash table at a rate (flo), ``unread`` asks and never reads its answer.
+It prints ``ready`` when the flood begins and a summary at the end. Kinds: ``half`` opens streams
+without a request (slow sam). ``pulls`` requests missing frames without a pause. ``calls`` floods
+the DHT at a given rate (flo). ``unread`` sends requests and never reads the answers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CALL_BYTES = 4096
 
 
 class Flooder:
-    """One key with a daemon of its own."""
+    """One key with its own daemon."""
 
     def __init__(self, node: HivemindNode, peer: str) -> None:
         self.done: Counter[str] = Counter()
@@ -53,7 +53,7 @@ class Flooder:
         return cls(node, address.rpartition("/p2p/")[2])
 
     async def half(self) -> None:
-        """Hold one stream open without a request; another when it is closed."""
+        """Hold one stream open without a request until the node closes it."""
         async with self._stream(PULL_STREAM) as (reader, _):
             self.done["opened"] += 1
             await reader.read(1)
@@ -86,7 +86,7 @@ class Flooder:
             await asyncio.sleep(0.1)
 
     async def calls(self, rate: float) -> None:
-        """Calls of the hash table, ``rate`` bytes a second together with its siblings."""
+        """Call the DHT at ``rate`` bytes per second over all streams of this key."""
         from hivemind.p2p import PeerID
 
         peer = PeerID.from_base58(self._peer)
@@ -109,7 +109,7 @@ class Flooder:
 
 
 def filling() -> bytes:
-    """A ping that hivemind decodes, padded with an unknown field."""
+    """Return a ping that hivemind decodes, padded with an unknown field."""
     body = os.urandom(CALL_BYTES - 8)
     size = len(body)
     return b"\x7a" + bytes((size & 0x7F | 0x80, size >> 7 & 0x7F | 0x80, size >> 14)) + body
@@ -137,7 +137,7 @@ async def attack(options: argparse.Namespace, folder: Path) -> Counter[str]:
 
 @contextmanager
 def attacking(kind: str, address: str, **options: float) -> Iterator[subprocess.Popen[str]]:
-    """The attack of ``kind`` on the node at ``address``, under way while the block runs."""
+    """Attack the node at ``address`` while the block runs."""
     command = [sys.executable, "-m", "tests.hostile.flooders", kind, address]
     command += [part for name, value in options.items() for part in (f"--{name}", str(value))]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

@@ -1,6 +1,6 @@
-"""Tries on every family of reasoning-gym whether scoring an answer runs it; prints who does.
+"""Test on every reasoning-gym family whether scoring an answer runs it as code.
 
-Run as a script in an empty folder: what it finds it finds by being broken into.
+Run as a script in an empty folder, where a payload that runs leaves a mark. Prints the results.
 """
 
 import json
@@ -43,11 +43,11 @@ WRAPPINGS = (
 )
 ITEMS = 2
 SECONDS_A_TEXT = 5
-"""CPU time of this process, so that a busy machine ends no text."""
+"""CPU seconds per text, so a busy machine does not abort a text."""
 
 
 def texts(right: str) -> Iterator[str]:
-    """Every payload in every wrapping, around the right answer where it helps to get in."""
+    """Yield every payload in every wrapping, some around the right answer."""
     for call in CALLS:
         for wrapping in WRAPPINGS:
             yield wrapping.format(call=call, right=right)
@@ -59,7 +59,7 @@ def executes(dataset: Any) -> bool:
         entry = dataset[index]
         for text in texts(str(entry["answer"])):
             signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS_A_TEXT)
-            # Whatever a verifier raises on such a text is beside the point here.
+            # Errors that the scorer raises on such a text do not matter here.
             with suppress(Exception):
                 dataset.score_answer(text, entry)
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
@@ -69,7 +69,7 @@ def executes(dataset: Any) -> bool:
 
 
 def probe() -> dict[str, bool]:
-    found = {}
+    results = {}
     factory = import_library()
     for family in sorted(factory.DATASETS):
         if family == "composite":
@@ -77,8 +77,8 @@ def probe() -> dict[str, bool]:
         os.environ.pop(MARK, None)
         with suppress(FileNotFoundError):
             Path(MARK).rmdir()
-        found[family] = executes(factory.create_dataset(family, seed=0, size=8))
-    return found
+        results[family] = executes(factory.create_dataset(family, seed=0, size=8))
+    return results
 
 
 if __name__ == "__main__":

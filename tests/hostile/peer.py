@@ -1,7 +1,7 @@
-"""A member over a real p2p daemon that keeps each rule of the protocol only where it wants to.
+"""A peer over a real p2p daemon that can break each rule of the protocol.
 
-It signs its own bytes into frames and records, puts them into the DHT by itself, and answers every
-stream as it likes. What it served is kept: what a node may have learned from follows from that.
+It signs any bytes into frames and records, stores them in the DHT itself, and answers every stream
+in its own way. It records what it served, which determines what a node may have trained on.
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ START_SECONDS = 120.0
 LIMITS = HandlerLimits(MAX_GOSSIP_REQUEST_BYTES, concurrent=64, concurrent_per_peer=64)
 
 Answer = Callable[[str, bytes], Awaitable[bytes]]
-"""(peer id, request) -> the whole answer to a request."""
+"""(peer id, request) -> the complete answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """A swarm's manifest, as signed and opened, and its tasks."""
+    """A swarm's manifest, signed and opened, and its tasks."""
 
     signed: bytes
     manifest: Manifest
@@ -91,7 +91,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A frame that left a peer."""
+    """A frame that a peer served."""
 
     author: bytes
     frame: bytes
@@ -99,7 +99,7 @@ class Served:
 
 
 class Peer:
-    """One key, one daemon. All coroutines belong to one event loop."""
+    """One key and one daemon; all coroutines belong to one event loop."""
 
     def __init__(self, name: str, folder: Path, terms: Terms, served: list[Served]) -> None:
         key = folder / f"{name}.key"
@@ -122,7 +122,7 @@ class Peer:
 
     @property
     def node(self) -> HivemindNode:
-        """The daemon's client, to do without the transport's care."""
+        """The daemon's client, for calls that bypass the transport's checks."""
         return self.transport.node
 
     async def start(
@@ -131,7 +131,7 @@ class Peer:
         answers: Mapping[str, Answer] = MappingProxyType({}),
         raw: Mapping[str, StreamHandler] = MappingProxyType({}),
     ) -> None:
-        """Come up and dial; ``answers`` and ``raw`` stand in for the honest streams."""
+        """Start and dial; ``answers`` and ``raw`` replace the honest streams."""
         honest: dict[str, Answer] = {
             PULL_STREAM: self.answer_pull,
             GOSSIP_STREAM: self.answer_gossip,
@@ -146,7 +146,7 @@ class Peer:
         await asyncio.gather(*map(self._dial, addresses))
 
     async def _dial(self, address: str) -> None:
-        """Connect, however long a busy machine takes to answer."""
+        """Connect, and retry while a busy machine does not answer."""
         deadline = time.monotonic() + START_SECONDS
         while True:
             try:
@@ -184,7 +184,7 @@ class Peer:
         level: int = 0,
         epoch: int | None = None,
     ) -> Group:
-        """Answers to a task of this author, with true rewards unless others are claimed."""
+        """Answer a task of this author, with true rewards unless others are claimed."""
         epoch = self.terms.epoch if epoch is None else epoch
         if RIGHT in texts or not claims:
             task = self.task(index, env=env, level=level, epoch=epoch)
@@ -205,19 +205,19 @@ class Peer:
         return seal(batch, self.identity, self.terms.swarm, compress=compress)
 
     def bare(self, plain: bytes, *, packed: bytes | None = None) -> bytes:
-        """A signed frame around any plain bytes, or around any ``packed`` body."""
+        """Sign a frame around any plain bytes, or around any ``packed`` body."""
         body = compress_body(plain, compress=False) if packed is None else packed
         return envelope.close(envelope.FRAME, self.terms.swarm, self.identity, body)
 
     def bent(self, group: Group, bend: Callable[[dict[str, Any]], None]) -> bytes:
-        """A signed frame of a group, after ``bend`` changed the map that stands for its batch."""
+        """Sign a frame of a group after ``bend`` changed the map of its batch."""
         wire = msgpack.unpackb(encode_batch(self.batch(group)), unicode_errors="surrogateescape")
         bend(wire)
         plain = msgpack.packb(wire, use_bin_type=True, unicode_errors="surrogateescape")
         return self.bare(plain)
 
     def offer(self, frame: bytes, *, groups: int = 1) -> Offer:
-        """Have a frame announced from now on, as what it holds where that can be told."""
+        """Announce a frame from now on, with its true contents if it can be opened."""
         try:
             batch = open_frame(frame, self.terms.swarm, self.terms.manifest).batch
             offer = offer_of(frame, batch, self.terms.manifest)
@@ -228,7 +228,7 @@ class Peer:
         return offer
 
     def record(self, offers: Sequence[Offer], **changes: Any) -> tuple[Announcement, bytes]:
-        """A signed announcement of now, with ``changes`` to its fields."""
+        """Sign a current announcement, with ``changes`` to its fields."""
         epoch = changes.get("epoch", self.terms.epoch)
         manifest = self.terms.manifest
         shard, expiry = shard_of(self.author, epoch, 0), time.time() + 2 * manifest.epoch_seconds
@@ -240,13 +240,13 @@ class Peer:
         return record_key(self.terms.swarm, made.epoch, made.depth, made.shard)
 
     async def announce(self, at: str, offers: Sequence[Offer] | None = None) -> None:
-        """Put this peer's record of the epoch into one replica, and tell it when asked."""
+        """Store this peer's record with one replica, and return it to gossip requests."""
         made, record = self.record(self.offers[-4:] if offers is None else offers)
         self.gossips = [record]
         await self.put(at, self.key_of(made), self.author, record, made.expiry)
 
     async def put(self, peer: str, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
-        """Store a record with one node of the hash table, whatever it is; whether it took it."""
+        """Store any record with one DHT node; return whether the node accepted it."""
         from hivemind.dht.routing import DHTID
         from hivemind.p2p import PeerID
 
@@ -261,16 +261,16 @@ class Peer:
         return bool(answer and answer[0])
 
     async def heard(self, author: bytes, peer: str) -> Announcement | None:
-        """The latest announcement of an author that another peer tells of."""
-        asked = encode_gossip_request(GossipRequest(max(0, self.terms.epoch - 9), MAX_GOSSIP))
+        """Return the latest announcement of an author that another peer knows."""
+        query = encode_gossip_request(GossipRequest(max(0, self.terms.epoch - 9), MAX_GOSSIP))
         limits = {"limit": MAX_GOSSIP_RESPONSE_BYTES, "deadline": 30.0}
-        answer = await self.transport.request(peer, GOSSIP_STREAM, asked, **limits)
+        answer = await self.transport.request(peer, GOSSIP_STREAM, query, **limits)
         swarm, manifest = self.terms.swarm, self.terms.manifest
         known = dict(open_announcement(r, swarm, manifest) for r in decode_gossip_response(answer))
         return known.get(author)
 
     async def takes_from(self, author: bytes, teller: str) -> bytes | None:
-        """An author's frame, pulled as everybody pulls, once another peer tells of it."""
+        """Pull an author's frame that another peer knows, if this peer offers none yet."""
         heard = None if self.offers else await self.heard(author, teller)
         if not heard or not heard.offers:
             return None
@@ -280,7 +280,7 @@ class Peer:
 
 
 def with_tokens(group: Group, ids: Sequence[int], logprob: float) -> Group:
-    """The group, each of its completions claiming to be these ids, each with that log-prob."""
+    """Return the group with these token ids and this log-prob in each completion."""
     tokens = Tokens(tuple(ids), (logprob,) * len(ids), (1,) * len(ids))
     completions = tuple(
         replace(c, segments=(replace(c.segments[0], tokens=tokens),)) for c in group.completions

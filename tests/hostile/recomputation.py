@@ -1,7 +1,7 @@
-"""What a node may have learned from, worked out from what was served and from nothing it remembers.
+"""Recompute from the served frames alone what a node may have trained on.
 
-Every frame that left a peer is opened with the protocol's code, every group in it judged by a
-verifier of the test's own. The node's journal is then held against that.
+The protocol's code opens every frame that left a peer, and the test's own verifier checks every
+group in it. The node's journal is then compared with the result.
 """
 
 import json
@@ -16,22 +16,22 @@ from protocol.errors import BadKey, BadSignature, ProtocolError
 from protocol.frame import open_frame
 from protocol.rollout import Group, Writer, encode_group
 from swarm.groups import TaskRef, unpack_pooled
-from swarm.verification import JudgeRefused
+from swarm.verification import VerifierError
 from tests.hostile.behaviour import NodeView
 from tests.hostile.peer import Served, Terms
 
 TOLERANCE = 1e-3
 AHEAD_EPOCHS = 1
 Key = tuple[bytes, int, int]
-"""Author, epoch and index of a draw."""
+"""Author, time slot and sample index."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """One telling of a draw that may be learned from.
+    """One version of a task sample that may be used for training.
 
     Attributes:
-        group: with the rewards of the test's own verifier.
+        group: the served group, whose rewards match the test's own verifier.
         prompt: as that verifier rebuilt it.
     """
 
@@ -44,10 +44,10 @@ def digest(group: Group) -> bytes:
 
 
 class Recomputation:
-    """Allowed groups by draw and digest.
+    """Allowed groups by task sample and digest.
 
     Attributes:
-        forgers: authors with a frame that bears another author's name, or a false signature.
+        forgers: authors of a frame with another author's name or a false signature.
     """
 
     def __init__(self, terms: Terms, frames: Iterable[Served]) -> None:
@@ -57,12 +57,12 @@ class Recomputation:
         with Verifier(terms.manifest.catalogue, {}, outside=True) as verifier:
             for served in {(s.author, s.frame): s for s in frames}.values():
                 for group in self._groups(served):
-                    self._judge(verifier, served.author, group)
+                    self._verify(verifier, served.author, group)
         for key in [key for key in self.allowed if key[0] in self.forgers]:
             del self.allowed[key]
 
     def _groups(self, served: Served) -> tuple[Group, ...]:
-        """Groups of a frame that is what its author says, each of them in its time."""
+        """Return the timely groups of an authentic frame that only the policy wrote."""
         try:
             opened = open_frame(served.frame, self._terms.swarm, self._terms.manifest)
         except ProtocolError as error:
@@ -81,12 +81,12 @@ class Recomputation:
             and all([s.writer for s in c.segments] == [Writer.POLICY] for c in group.completions)
         )
 
-    def _judge(self, verifier: Verifier, author: bytes, group: Group) -> None:
+    def _verify(self, verifier: Verifier, author: bytes, group: Group) -> None:
         seed = task_seed(author, group.epoch, group.index)
         texts = [completion.text for completion in group.completions]
         try:
-            verdict = verifier.judge(TaskRef(group.env, group.level, seed), texts)
-        except JudgeRefused:
+            verdict = verifier.verify(TaskRef(group.env, group.level, seed), texts)
+        except VerifierError:
             return
         if _close(group.rewards, verdict.rewards):
             key = author, group.epoch, group.index
@@ -96,7 +96,7 @@ class Recomputation:
         return {author for author, _, _ in self.allowed}
 
     def faults(self, node: NodeView) -> list[str]:
-        """What the node's journal and records say that cannot be."""
+        """Return impossible entries of the node's journal and records."""
         used = node.rows("SELECT author, epoch, number, step, trained FROM used WHERE author!=x''")
         seen = {tuple(row[:3]): row[3] for row in node.rows("SELECT * FROM seen")}
         faults = [
@@ -104,10 +104,10 @@ class Recomputation:
             for author, epoch, number, _, _ in used
             if seen.get((author, epoch, number)) not in self.allowed[author, epoch, number]
         ]
-        twice = Counter((author, epoch, number) for author, epoch, number, _, _ in used)
+        counts = Counter((author, epoch, number) for author, epoch, number, _, _ in used)
         faults += [
             f"{author.hex()[:8]} {epoch}/{number} was learned from {n} times"
-            for (author, epoch, number), n in twice.items()
+            for (author, epoch, number), n in counts.items()
             if n > 1
         ]
         trained = sum(row[4] for row in used)
@@ -118,21 +118,21 @@ class Recomputation:
         return faults + self._pool_faults(node)
 
     def _pool_faults(self, node: NodeView) -> list[str]:
-        """What may still be learned from has to be as it was told, rewards excepted."""
+        """Return replay buffer entries that match no allowed version up to rounding."""
         faults = []
         rows = node.rows("SELECT author, epoch, number, received, contents FROM pool")
         for author, epoch, number, received, contents in rows:
             held = unpack_pooled(author, received, contents)
-            tellings = self.allowed[author, epoch, number].values()
-            if not any(_same(held.group, each.group) for each in tellings):
+            versions = self.allowed[author, epoch, number].values()
+            if not any(_same(held.group, each.group) for each in versions):
                 faults.append(f"{author.hex()[:8]} {epoch}/{number} is pooled")
-            elif all(held.prompt != each.prompt for each in tellings):
+            elif all(held.prompt != each.prompt for each in versions):
                 faults.append(f"{author.hex()[:8]} {epoch}/{number} has another prompt")
         return faults
 
 
 def _same(held: Group, told: Group) -> bool:
-    """Whether two groups differ by no more than the rounding of their rewards."""
+    """Return whether two groups differ only by the rounding of their rewards."""
     one, other = (
         (g.env, g.level, g.epoch, g.index, [c.text for c in g.completions]) for g in (held, told)
     )

@@ -1,4 +1,4 @@
-"""An honest node in a process of its own, hostile peers around it, and what came of it."""
+"""An honest node in its own process among hostile peers, and the outcome."""
 
 import asyncio
 import json
@@ -21,10 +21,10 @@ from tests.hostile.frames import UNSAFE
 from tests.hostile.peer import RIGHT, Peer, Served, Terms
 
 EPOCH_SECONDS = 2.0
-PATIENCE = 240.0
+TIMEOUT = 240.0
 POLL_SECONDS = 0.2
-TOGETHER = 7
-"""Daemons that come up at a time."""
+BATCH = 7
+"""Number of daemons that start at the same time."""
 
 TINY = tuple(spec.name for spec in load_task_set("tiny"))
 NODE = (
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 
 class Ben(Behaviour):
-    """He created the swarm and is honest: two groups an epoch, as good as he says."""
+    """The honest swarm creator: two groups per time slot, with true rewards."""
 
     async def begin(self, peer: Peer, world: World) -> None:
         self._epoch = -1
@@ -60,12 +60,12 @@ class Ben(Behaviour):
 
 
 def create(creator: Identity) -> bytes:
-    """A swarm of quick epochs that also has a family which evaluates answers."""
+    """Create a swarm with short time slots and a family that evaluates answers."""
     unsafe = EnvSpec(UNSAFE, "reasoning-gym", "0.1.25", ("{}",), "{question}", "text")
-    who = {"name": "under siege", "founder": creator.author, "created": time.time()}
+    kwargs = {"name": "under siege", "founder": creator.author, "created": time.time()}
     task_set = (*load_task_set("tiny"), unsafe)
     limits = {"epoch_seconds": EPOCH_SECONDS, "max_age_epochs": 150}
-    manifest = Manifest(**who, catalogue=task_set, **limits)
+    manifest = Manifest(**kwargs, catalogue=task_set, **limits)
     return sign_manifest(manifest, creator)
 
 
@@ -76,11 +76,11 @@ class Attack(NamedTuple):
 
 @dataclass(slots=True)
 class Siege:
-    """Everything that a test looks at afterwards.
+    """The state that a test examines afterwards.
 
     Attributes:
-        rounds: that the node had done when the attacks began.
-        failures: what went wrong in the hostile peers themselves, which is the test's own fault.
+        rounds: rounds of the node before the attacks began.
+        failures: errors in the hostile peers themselves, which are faults of the test.
     """
 
     terms: Terms
@@ -102,8 +102,8 @@ class Siege:
 
 
 def poll(node: Command, condition: Callable[[], Any]) -> Any:
-    """What ``condition`` gives as soon as it is true, or when patience is at its end."""
-    deadline = time.monotonic() + PATIENCE
+    """Return the result of ``condition`` once it is true, or at the timeout."""
+    deadline = time.monotonic() + TIMEOUT
     while not (found := condition()) and time.monotonic() < deadline:
         assert node.process.poll() is None, f"the node ended: {node.err}"
         time.sleep(POLL_SECONDS)
@@ -112,7 +112,7 @@ def poll(node: Command, condition: Callable[[], Any]) -> Any:
 
 @contextmanager
 def siege(folder: Path, behaviours: Sequence[type[Behaviour]]) -> Iterator[Siege]:
-    """Start Ben, a node and the hostile peers; when left, end everything."""
+    """Start Ben, a node and the hostile peers; end all of them on exit."""
     with ExitStack() as stack:
         loop = LoopThread("peers")
         stack.callback(loop.close)
@@ -141,8 +141,8 @@ def siege(folder: Path, behaviours: Sequence[type[Behaviour]]) -> Iterator[Siege
         poll(node, lambda: len(node.records()) >= 2)
         state.rounds = len(node.records())
         attacks = [Attack(kind(), peer(kind.__name__.lower())) for kind in behaviours]
-        for first in range(0, len(attacks), TOGETHER):
-            group = attacks[first : first + TOGETHER]
+        for first in range(0, len(attacks), BATCH):
+            group = attacks[first : first + BATCH]
             loop.call(begin(state, group))
             running += [loop.start(live(state, attack)) for attack in group]
         yield state
@@ -159,7 +159,7 @@ def view(command: Command) -> NodeView:
 
 
 async def begin(state: Siege, attacks: Sequence[Attack]) -> None:
-    """Bring some hostile peers up, connected with the node and with Ben."""
+    """Start some hostile peers, connected with the node and with Ben."""
     world = state.world
     addresses = (world.honest.transport.addresses()[0], world.target.address)
 

@@ -1,7 +1,6 @@
-"""Envs that do to their worker what hostile text could make a verifier do, one a name.
+"""Envs that do to their worker what hostile text could do, one action per name.
 
-A test puts this folder and an entry point for it on the path (:func:`strange_specs`); the worker
-then loads it as it loads any package's task.
+A test declares an entry point for this module, and the worker loads it like any package's task.
 """
 
 import ctypes
@@ -29,7 +28,7 @@ def chatter() -> None:
 
 DEEDS: dict[str, Callable[[], object]] = {
     "burn_cpu": lambda: str(9**9**9),
-    "burn_in_c": lambda: sum(range(1 << 60)),  # never returns to Python
+    "burn_in_c": lambda: sum(range(1 << 60)),  # This never returns to Python.
     "burn_memory": lambda: bytearray(1 << 34),
     "sleep": lambda: time.sleep(3600),
     "doze": lambda: time.sleep(0.6),
@@ -46,7 +45,7 @@ DEEDS: dict[str, Callable[[], object]] = {
 
 
 class Strange(Deeds):
-    """Does what an answer names, which is worth 1 unless it gives a number, as ``good`` is."""
+    """Runs the action that an answer names; reward 1 unless it returns a float."""
 
     def draw(self, level: int, number: int) -> Mapping[str, Any]:
         return {"question": f"{number} {surroundings()}"}
@@ -54,18 +53,18 @@ class Strange(Deeds):
     def score(self, entry: Mapping[str, Any], answer: str) -> float:
         if answer not in DEEDS:
             return float(answer == GOOD)
-        done = DEEDS[answer]()
-        return done if isinstance(done, float) else 1.0
+        result = DEEDS[answer]()
+        return result if isinstance(result, float) else 1.0
 
 
 class StrangeOnce(Strange):
-    """The same as text that runs as code."""
+    """The same env, declared as evaluating text."""
 
     evaluates_text = True
 
 
 def surroundings() -> dict[str, Any]:
-    """What a verifier finds around it: environment, and open descriptors as device and inode."""
+    """Return the names in the environment, and open descriptors as device and inode."""
     descriptors = []
     for number in range(resource.getrlimit(resource.RLIMIT_NOFILE)[0]):
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Peers that bear others' names, mint their own, or answer and ask something else than is due."""
+"""Peers that impersonate authors, create keys or break the stream protocols."""
 
 import asyncio
 import os
@@ -23,17 +23,17 @@ from tests.hostile.peer import Answer, Peer
 
 FOR_EVER = 3600.0
 SMALL_ORDER = bytes((1,)) + bytes(31)
-"""The neutral element of the curve as a public key: one signature serves for every message."""
+"""The curve's neutral element as a public key: one signature fits any message."""
 
 
 def signed_as(author: bytes, peer: Peer) -> bytes:
-    """A good group of the peer's under another author's name."""
+    """Return a good frame of the peer under another author's name."""
     frame = peer.frame(peer.group(0))
     return frame[:40] + author + frame[72:]
 
 
 class Mallory(Behaviour, penalties=5.0, bad_signature=1):
-    """She forges: her frame says that an honest author wrote it. Barred, she goes on honestly."""
+    """Forges an honest author's frame; once barred, continues with honest frames."""
 
     async def begin(self, peer: Peer, world: World) -> None:
         peer.offer(signed_as(world.honest.author, peer))
@@ -45,7 +45,7 @@ class Mallory(Behaviour, penalties=5.0, bad_signature=1):
 
 
 class Wendy(Behaviour, penalties=5.0, counted=("records_refused",), bad_key=1):
-    """Her frame and a record bear a weak key, under which anybody can sign."""
+    """Uses a weak key, under which anyone can sign, for a frame and a record."""
 
     async def begin(self, peer: Peer, world: World) -> None:
         peer.offer(signed_as(SMALL_ORDER, peer))
@@ -59,7 +59,7 @@ class Wendy(Behaviour, penalties=5.0, counted=("records_refused",), bad_key=1):
 
 
 class Carl(Behaviour, penalties=5.0, wrong_author=1):
-    """He announces an honest author's own frame as his."""
+    """Announces an honest author's frame as its own."""
 
     async def turn(self, peer: Peer, world: World) -> None:
         if frame := await peer.takes_from(world.honest.author, world.target.peer_id):
@@ -68,7 +68,7 @@ class Carl(Behaviour, penalties=5.0, wrong_author=1):
 
 
 class Rita(Behaviour, counted=("records_refused",)):
-    """She stores records: under others' names and keys, too long, too early, and no records."""
+    """Stores records under others' names and keys, too long, too early, or invalid."""
 
     async def turn(self, peer: Peer, world: World) -> None:
         manifest, swarm = peer.terms.manifest, peer.terms.swarm
@@ -92,14 +92,14 @@ class Rita(Behaviour, counted=("records_refused",)):
                 (key, bytes(60), record, soon),
             )
         ]
-        assert not any(stored), f"the target keeps {stored}"
+        assert not any(stored), f"the target accepted bad records: {stored}"
 
 
-MINTED = ("announcements_by_gossip", "pulls_failed{reason=unreachable}")
+COUNTED = ("announcements_by_gossip", "pulls_failed{reason=unreachable}")
 
 
-class Sybil(Behaviour, counted=MINTED):
-    """She mints keys with nobody behind them, and tells of some by gossip, of some in the DHT."""
+class Sybil(Behaviour, counted=COUNTED):
+    """Creates keys without nodes, and announces some by gossip, some in the DHT."""
 
     async def begin(self, peer: Peer, world: World) -> None:
         self.minted = [Identity.generate() for _ in range(3)]
@@ -127,14 +127,14 @@ def says(answer: Callable[[], bytes]) -> Answer:
 
 
 class Offering(Behaviour):
-    """Offers one good frame, which its streams then do not give."""
+    """Offers one good frame, which its streams then do not return."""
 
     async def begin(self, peer: Peer, world: World) -> None:
         peer.offer(peer.frame(peer.group(0), peer.group(1)))
 
 
 class Otto(Offering, penalties=1.0, wrong_content=1):
-    """He serves another frame than the one he announced, as good and as large as that."""
+    """Serves a frame of the announced size that differs in one bit."""
 
     def answers(self, peer: Peer) -> Mapping[str, Answer]:
         (frame,) = peer.frames.values()
@@ -148,7 +148,7 @@ class Otto(Offering, penalties=1.0, wrong_content=1):
 
 
 class Olga(Offering, penalties=1.0, response_too_large=1):
-    """She declares an answer of 4 GiB, and sends as much of it as anybody takes."""
+    """Declares an answer of 4 GiB, and sends up to 64 MiB of it."""
 
     def raw(self, peer: Peer) -> Mapping[str, StreamHandler]:
         async def pour(asker: str, _: object, writer: asyncio.StreamWriter) -> None:
@@ -162,7 +162,7 @@ class Olga(Offering, penalties=1.0, response_too_large=1):
 
 
 class Sid(Offering, penalties=None, counted=("pulls_failed{reason=deadline}",)):
-    """He is silent: takes the request, says nothing, keeps the stream."""
+    """Accepts requests, sends nothing, and keeps the streams open."""
 
     def raw(self, peer: Peer) -> Mapping[str, StreamHandler]:
         async def keep(asker: str, *stream: object) -> None:
@@ -176,7 +176,7 @@ DECLINED = tuple(f"pulls_failed{{reason={reason}}}" for reason in ("not_found", 
 
 
 class Nell(Offering, penalties=None, counted=DECLINED):
-    """She announces and does not serve: nothing there, no time, hanging up."""
+    """Announces a frame, but answers pulls with NOT_FOUND or BUSY."""
 
     def answers(self, peer: Peer) -> Mapping[str, Answer]:
         turns = iter([PullStatus.NOT_FOUND, PullStatus.BUSY] * 1000)
@@ -184,7 +184,7 @@ class Nell(Offering, penalties=None, counted=DECLINED):
 
 
 class Sam(Offering, penalties=None, counted=("pulls_failed{reason=too_slow}",)):
-    """Slow Sam trickles: a byte a second of an answer that he announced in full."""
+    """Sends an announced frame at one byte per second."""
 
     def raw(self, peer: Peer) -> Mapping[str, StreamHandler]:
         (frame,) = peer.frames.values()
@@ -201,7 +201,7 @@ class Sam(Offering, penalties=None, counted=("pulls_failed{reason=too_slow}",)):
 
 
 class Gina(Behaviour, counted=("gossip_failed",)):
-    """She gossips garbage: nesting, random bytes, records without end."""
+    """Answers gossip and manifest requests with garbage."""
 
     def answers(self, peer: Peer) -> Mapping[str, Answer]:
         turns = iter([b"\x90" * 100_000, b"\xdd\xff\xff\xff\xff", os.urandom(4000), b""] * 1000)
@@ -214,7 +214,7 @@ GARBLED = (*(f"requests_refused{{protocol={each}" for each in STREAMS), "streams
 
 
 class Gus(Behaviour, counted=GARBLED):
-    """He asks in garbage on every stream: wrong lengths, random bytes, half requests, hang-ups."""
+    """Sends garbage requests on every stream: wrong lengths, random or partial bytes."""
 
     async def turn(self, peer: Peer, world: World) -> None:
         for protocol in (*STREAMS, "/swarm-node/9/none"):

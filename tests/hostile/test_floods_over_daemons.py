@@ -1,4 +1,4 @@
-"""Slow sam, flo, sid and sybil at their work over real p2p daemons, and honest calls meanwhile."""
+"""Slow sam, flo, sid and sybil attack over real p2p daemons during honest calls."""
 
 import asyncio
 import os
@@ -34,8 +34,8 @@ pytestmark = pytest.mark.processes
 CALLS = 50
 ANSWERED = 0.95 * CALLS
 ANSWERED_APART = 0.7 * CALLS
-"""By a network apart, whose own limits no test lifts for a busy machine."""
-MOST_MEMORY = 50e6
+"""Minimum for a network in a subprocess, whose own limits the tests do not raise."""
+MAX_MEMORY = 50e6
 
 Kind = type[HivemindTransport] | type[SubprocessTransport]
 
@@ -54,7 +54,7 @@ async def member(
 async def two(
     folder: Path, kind: Kind = HivemindTransport, **agreed: object
 ) -> AsyncIterator[tuple[Node, Node]]:
-    """A node to be attacked, its network beside its learner or apart, and an honest caller."""
+    """Yield a node to attack, its network in this process or apart, and a caller."""
     anna = await member("anna", folder, kind=kind, **agreed)
     ben = await member("ben", folder, *anna.transport.addresses(), **agreed)
     try:
@@ -75,17 +75,17 @@ async def under(kind: str, anna: Node, **options: float) -> AsyncIterator[None]:
 
 
 def memory() -> float:
-    """Bytes of this process, and of the networks of all its nodes."""
-    here = psutil.Process()
-    found = here.memory_info().rss
-    for process in here.children(recursive=True):
+    """Return the bytes of this process and of the networks of all its nodes."""
+    current = psutil.Process()
+    found = current.memory_info().rss
+    for process in current.children(recursive=True):
         with suppress(psutil.NoSuchProcess):
             found += process.memory_info().rss if is_network(process) else 0
     return float(found)
 
 
 def is_network(process: psutil.Process) -> bool:
-    """Whether it is a node's network or its daemon; an attacker's daemon has another parent."""
+    """Return whether it is a node's network or daemon and not an attacker's daemon."""
     if process.name() == "p2pd":
         process = process.parent()
         return process.pid == os.getpid() or is_network(process)
@@ -93,12 +93,12 @@ def is_network(process: psutil.Process) -> bool:
 
 
 async def answered(anna: Node, ben: Node) -> int:
-    done, anna_s = 0, (anna.transport.peer_id, PULL_STREAM)
-    for asked in range(CALLS):
-        if asked - done > CALLS - ANSWERED_APART:
-            break  # too few, whatever became of the others
+    done, target = 0, (anna.transport.peer_id, PULL_STREAM)
+    for attempt in range(CALLS):
+        if attempt - done > CALLS - ANSWERED_APART:
+            break  # These are too few even if all remaining calls succeed.
         with suppress(TransportError):
-            answer = await ben.transport.request(*anna_s, os.urandom(32), limit=9, deadline=30)
+            answer = await ben.transport.request(*target, os.urandom(32), limit=9, deadline=30)
             done += answer[0] in (PullStatus.NOT_FOUND, PullStatus.BUSY)
         await asyncio.sleep(0.02)
     return done
@@ -117,7 +117,7 @@ async def until_refused(anna: Node, reason: str) -> None:
 
 
 @KINDS
-async def test_slow_sam_holds_four_streams_of_each_of_eight_keys(kind, tmp_path, monkeypatch):
+async def test_node_answers_while_eight_keys_hold_open_streams(kind, tmp_path, monkeypatch):
     be_patient(monkeypatch)
     async with two(tmp_path, kind) as (anna, ben), under("half", anna, keys=8, streams=4):
         assert await answered(anna, ben) >= enough(kind)
@@ -125,7 +125,7 @@ async def test_slow_sam_holds_four_streams_of_each_of_eight_keys(kind, tmp_path,
 
 
 @KINDS
-async def test_flo_opens_three_thousand_streams(kind: Kind, tmp_path: Path, monkeypatch) -> None:
+async def test_node_survives_3000_open_streams(kind: Kind, tmp_path: Path, monkeypatch) -> None:
     be_patient(monkeypatch)
     async with two(tmp_path, kind) as (anna, ben):
         await answered(anna, ben)
@@ -133,11 +133,11 @@ async def test_flo_opens_three_thousand_streams(kind: Kind, tmp_path: Path, monk
         async with under("half", anna, keys=1, streams=3000, seconds=300):
             assert await answered(anna, ben) >= enough(kind)
             await until_refused(anna, "busy")
-            assert memory() - before < MOST_MEMORY
+            assert memory() - before < MAX_MEMORY
 
 
-async def test_eight_keys_of_flo_use_up_the_allowance_of_calls(tmp_path: Path, monkeypatch) -> None:
-    # So that they use it up on a busy machine too.
+async def test_node_serves_dht_calls_while_eight_keys_flood(tmp_path: Path, monkeypatch) -> None:
+    # With these limits the peers use up their allowance on a busy machine too.
     monkeypatch.setattr("swarm.transport.request_limits.RPC_BYTES_PER_SECOND", 1 << 17)
     monkeypatch.setattr("swarm.transport.request_limits.RPC_LARGEST", 1 << 17)
     async with two(tmp_path) as (anna, ben), under("calls", anna, keys=8, streams=1, rate=1 << 20):
@@ -147,14 +147,14 @@ async def test_eight_keys_of_flo_use_up_the_allowance_of_calls(tmp_path: Path, m
         served = 0
         for _ in range(CALLS):
             served += await protocol.call_ping(peer) is not None
-            await asyncio.sleep(0.1)  # an honest peer keeps within a ninth of the allowance
+            await asyncio.sleep(0.1)  # An honest peer uses at most a ninth of the allowance.
         assert served >= ANSWERED
         assert anna.count("dht_calls_refused") > 0
 
 
 @asynccontextmanager
 async def bare(folder: Path, name: str, anna: Node) -> AsyncIterator[HivemindNode]:
-    """A daemon without a member, connected with anna's."""
+    """Yield a daemon without a member, connected to anna's."""
     settings = NodeSettings(key_of(folder, name), LISTEN, (), 60.0)
     node = await HivemindNode.start(settings, Counters())
     try:
@@ -172,14 +172,14 @@ def announced(node: Node, epoch: int, author: Identity, offers: tuple = ()) -> t
     return record_key(swarm, epoch, 0, shard), sign_announcement(made, author, swarm), expiry
 
 
-async def test_sybil_fills_a_shard_and_a_proven_author_is_still_held(tmp_path, monkeypatch):
+async def test_full_shard_still_stores_a_proven_author(tmp_path, monkeypatch):
     be_patient(monkeypatch)
     async with two(tmp_path, epoch_seconds=600.0) as (anna, ben):
         anna.accounts.prove([(ben.identity.author, 1.0)] * 8)
-        await asyncio.sleep(REMEMBERED_SECONDS)  # for so long she takes him for a stranger yet
+        await asyncio.sleep(REMEMBERED_SECONDS)  # Anna's cache still lists ben as unproven.
         async with bare(tmp_path, "sybil", anna) as sybil:
             protocol, peer = sybil.dht.protocol, PeerID.from_base58(anna.transport.peer_id)
-            epoch = anna.directory.epoch  # the next one may begin meanwhile
+            epoch = anna.directory.epoch  # The next one may begin during the test.
             for begin in range(0, 1200, 100):
                 keys = [Identity.from_seed(b"sybil %026d" % n) for n in range(begin, begin + 100)]
                 records = [announced(anna, epoch, key) for key in keys]
@@ -192,10 +192,10 @@ async def test_sybil_fills_a_shard_and_a_proven_author_is_still_held(tmp_path, m
                     subkeys=[key.author for key in keys],
                 )
                 async with asyncio.timeout(120):
-                    while await call() is None:  # on a busy machine a call may break off
+                    while await call() is None:  # On a busy machine a call may fail.
                         await asyncio.sleep(0.5)
             where, signed, expiry = announced(anna, epoch, ben.identity)
-            # What comes back is the word of whoever answers first, sybil's perhaps.
+            # The returned value comes from the first peer to answer, which may be sybil.
             await ben.transport.store(where, ben.identity.author, signed, expiry)
             storage = anna.transport.node.dht.protocol.storage
             held = storage.get(DHTID.generate(where)).value
@@ -205,7 +205,7 @@ async def test_sybil_fills_a_shard_and_a_proven_author_is_still_held(tmp_path, m
             assert ben.identity.author in {known.author for known in found}
 
 
-async def test_sixty_keys_announce_and_never_answer(tmp_path: Path) -> None:
+async def test_sixty_silent_keys_do_not_stop_pulls(tmp_path: Path) -> None:
     async def never(peer: str, reader: object, writer: object) -> None:
         await asyncio.sleep(1e6)
 
@@ -215,16 +215,16 @@ async def test_sixty_keys_announce_and_never_answer(tmp_path: Path) -> None:
     ):
         await sid.add_handler(PULL_STREAM, never)
         async with running(anna, ben):
-            began, published = time.monotonic(), 0
+            started, published = time.monotonic(), 0
             while published < 3:
                 for n in range(60):
                     silent = identity(f"sid {n}")
                     content = offer(os.urandom(32))
-                    said = announced(anna, anna.directory.epoch, silent, (content,))
-                    anna.directory.accept(said[1])
+                    record = announced(anna, anna.directory.epoch, silent, (content,))
+                    anna.directory.accept(record[1])
                 ben.publish()
                 published += 1
                 while anna.count("frames_pulled") < published:
-                    assert time.monotonic() < began + 120
+                    assert time.monotonic() < started + 120
                     await asyncio.sleep(0.2)
             assert sum(n for name, n in anna.counters.snapshot().items() if "pulls_failed" in name)

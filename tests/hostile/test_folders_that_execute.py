@@ -1,4 +1,4 @@
-"""Run folders that others made are only read: nothing is imported from the current folder."""
+"""Run folders of others are only read: nothing in the current folder is imported."""
 
 import ast
 from contextlib import closing
@@ -15,7 +15,7 @@ from tests.parsing import parse
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A current folder with a module of the program's own name."""
+    """Change to a folder with a module named like the program's own."""
     module = tmp_path / "node" / "cli" / "main.py"
     module.parent.mkdir(parents=True)
     for package in (module.parent, module.parent.parent):
@@ -25,19 +25,19 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_node_in_the_background_imports_nothing_from_the_current_folder(here):
+def test_background_node_does_not_import_from_current_folder(here):
     started = start_detached(["--version"], RunFolder(here))
     assert started.exit_code == 0 and "swarm-node" in (here / "node.log").read_text()
     assert not (here / "ran").exists()
 
 
-def test_a_node_of_a_demo_imports_nothing_from_the_current_folder(here):
+def test_demo_node_does_not_import_from_current_folder(here):
     with closing(NodeProcess(["status"], here)) as process:
         assert process.wait(timeout=300) is not None
     assert not (here / "ran").exists()
 
 
-def test_every_process_of_the_program_ignores_the_current_folder():
+def test_every_python_m_command_ignores_current_folder():
     for package in ("node", "swarm", "experiments"):
         for path in (ROOT / package).rglob("*.py"):
             for item in ast.walk(parse(path.read_text(encoding="utf-8"))):

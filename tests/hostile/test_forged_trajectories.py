@@ -1,4 +1,4 @@
-"""Trajectories of strangers: honest ones are all admitted, forged ones never."""
+"""Trajectories of unknown peers: all honest ones are admitted, forged ones never."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -26,13 +26,13 @@ SPECS = load_task_set("games")
 SOURCES = open_envs(SPECS, Allowed())[0]
 NAMES = tuple(SOURCES)
 CREATOR = Identity.from_seed(b"f" * 32)
-EPOCH_SECONDS = 3600.0  # all of this is verified in one epoch, whatever else the machine does
+EPOCH_SECONDS = 3600.0  # One time slot covers the tests on a busy machine.
 NOW = epoch_of(START, EPOCH_SECONDS)
 HONEST, FORGED, SIZE = 10_000, 1_000, 8
 
 
 class Reader:
-    """A node's gate, with the worker that strangers' texts are judged in."""
+    """A node's admission, with the worker that verifies texts of unknown peers."""
 
     def __init__(self, verifier: Verifier) -> None:
         manifest = Manifest(
@@ -67,7 +67,7 @@ def reader(verifier: Verifier) -> Reader:
 
 
 def segments(seen: list[str]) -> tuple[Segment, ...]:
-    """Of what was seen and done, the first observation and the last left out."""
+    """Return the texts as segments, without the first observation and the last."""
     return tuple(
         Segment(Writer.ENVIRONMENT if n % 2 else Writer.POLICY, text)
         for n, text in enumerate(seen[1:-1])
@@ -75,7 +75,7 @@ def segments(seen: list[str]) -> tuple[Segment, ...]:
 
 
 def trajectory(env: str, level: int, seed: int, rng: random.Random) -> Completion:
-    """One episode, as an honest author's policy might have played it."""
+    """Play one episode as an honest author's policy might."""
     episode, seen = episode_of(env, level, seed)
     whole = rng.random() < 0.9
     while not episode.over and (whole or len(seen) < 4):
@@ -94,7 +94,7 @@ def group(author: Identity, index: int, rng: random.Random, size: int) -> Group:
     return Group(env, level, NOW, index, done)
 
 
-def test_of_ten_thousand_honest_trajectories_none_is_refused(reader: Reader) -> None:
+def test_gate_admits_ten_thousand_honest_trajectories(reader: Reader) -> None:
     rng = random.Random(0)
     admitted = 0
     for number in range(HONEST // SIZE // 5):
@@ -137,7 +137,7 @@ def episode_of(env: str, level: int, seed: int) -> tuple[Episode, list[str]]:
     return episode, [finished(episode.begin())]
 
 
-def came_so(env: str, level: int, seed: int, told: Completion) -> bool:
+def reproduces(env: str, level: int, seed: int, told: Completion) -> bool:
     episode, seen = episode_of(env, level, seed)
     for action in [each.text for each in told.segments if each.writer is Writer.POLICY]:
         if episode.over:
@@ -148,42 +148,42 @@ def came_so(env: str, level: int, seed: int, told: Completion) -> bool:
 
 
 def forgeable(author: Identity, rng: random.Random) -> Group:
-    """A group whose first trajectory ended by itself after turns that differ."""
+    """Return a group whose first trajectory is complete and has differing turns."""
     for index in range(64):
-        drawn = group(author, index, rng, 2)
-        first = drawn.completions[0]
+        sampled = group(author, index, rng, 2)
+        first = sampled.completions[0]
         turns = [segment.text for segment in first.segments]
         if first.finish is Finish.STOP and len(turns) > 4 and turns[0] != turns[2]:
-            return drawn
+            return sampled
     raise AssertionError("no long trajectory in 64 draws")
 
 
 @pytest.mark.parametrize("name", FORGERIES)
-def test_of_mallorys_forged_trajectories_none_is_admitted(reader: Reader, name: str) -> None:
+def test_gate_admits_only_reproducible_trajectories(reader: Reader, name: str) -> None:
     forge, rng = FORGERIES[name], random.Random(name)
     count = FORGED // len(FORGERIES)
     for number in range(count):
         mallory = Identity.from_seed((1 << 200 | number).to_bytes(32, "big"))
-        drawn = forgeable(mallory, rng)
-        forged = forge(drawn.completions[0], rng)
-        seed = task_seed(mallory.author, NOW, drawn.index)
-        told = replace(drawn, completions=(forged, *drawn.completions[1:]))
-        # Without a guess that did not help, a game of guessing is another one, and a true one.
-        assert reader.admit(mallory, told) == came_so(drawn.env, drawn.level, seed, forged)
+        sampled = forgeable(mallory, rng)
+        forged = forge(sampled.completions[0], rng)
+        seed = task_seed(mallory.author, NOW, sampled.index)
+        told = replace(sampled, completions=(forged, *sampled.completions[1:]))
+        # A guessing game without one useless guess is a different game that is still valid.
+        assert reader.admit(mallory, told) == reproduces(sampled.env, sampled.level, seed, forged)
     counts = reader.counters.snapshot()
     admitted = counts.pop("admitted", 0)
     assert admitted < 0.5 * count < sum(counts.values())
 
 
-def test_a_trajectory_of_another_task_is_not_mallorys(reader: Reader) -> None:
+def test_gate_refuses_trajectory_from_another_author(reader: Reader) -> None:
     anna, mallory = (Identity.from_seed(bytes([n]) * 32) for n in (1, 2))
-    drawn = forgeable(anna, random.Random(3))
-    assert reader.admit(mallory, drawn) == 0
-    assert reader.admit(anna, drawn) == 1
+    sampled = forgeable(anna, random.Random(3))
+    assert reader.admit(mallory, sampled) == 0
+    assert reader.admit(anna, sampled) == 1
 
 
-def test_a_frame_of_the_largest_trajectories_costs_its_author_and_nobody_else(reader):
-    """Flo fills 64 segments with as much text as the swarm takes."""
+def test_oversized_trajectories_do_not_affect_other_authors(reader):
+    """Flo fills 63 segments with 1,000 characters each."""
     flo = Identity.from_seed(b"o" * 32)
     done = Completion(segments(["9" * 1000] * 65), 0.0, Finish.STOP)
     assert reader.admit(flo, Group("guess", 0, NOW, 0, (done, done))) == 0

@@ -1,4 +1,4 @@
-"""Mallory creates a swarm, or passes hers off as another: who joins is told so, and unharmed."""
+"""Mallory creates or imitates a swarm: joining nodes report it and stay unharmed."""
 
 import re
 import time
@@ -34,8 +34,8 @@ Lie = Callable[[Identity], bytes]
 
 
 def honest(creator: Identity) -> bytes:
-    who = {"name": "mallory", "founder": creator.author, "created": time.time()}
-    return sign_manifest(Manifest(**who, catalogue=load_task_set("tiny")), creator)
+    kwargs = {"name": "mallory", "founder": creator.author, "created": time.time()}
+    return sign_manifest(Manifest(**kwargs, catalogue=load_task_set("tiny")), creator)
 
 
 def signed(creator: Identity, body: bytes) -> bytes:
@@ -56,22 +56,22 @@ def field(name: str, value: Any) -> Lie:
 
 
 def env(name: str, value: Any) -> Lie:
-    """One field of the first family is this."""
+    """Set one field of the first task family."""
     return changed(lambda wire: wire["catalogue"][0].update({name: value}))
 
 
-def bent(change: Callable[[bytes], bytes]) -> Lie:
+def edit(change: Callable[[bytes], bytes]) -> Lie:
     return lambda creator: change(honest(creator))
 
 
 LIES: dict[str, Lie] = {
     "nothing": lambda creator: b"",
     "garbage": lambda creator: b"\xff" * 4000,
-    "interrupted": bent(lambda made: made[:200]),
-    "tampered": bent(lambda made: made[:-1] + bytes([made[-1] ^ 1])),
-    "another creator's name": bent(lambda made: made[:40] + Identity.generate().author + made[72:]),
-    "a weak key": bent(lambda made: made[:40] + 2 * WEAK + bytes(32) + made[envelope.HEAD_BYTES :]),
-    "another swarm's": bent(lambda made: made[:8] + b"\x01" * 32 + made[40:]),
+    "interrupted": edit(lambda made: made[:200]),
+    "tampered": edit(lambda made: made[:-1] + bytes([made[-1] ^ 1])),
+    "another creator's name": edit(lambda made: made[:40] + Identity.generate().author + made[72:]),
+    "a weak key": edit(lambda made: made[:40] + 2 * WEAK + bytes(32) + made[envelope.HEAD_BYTES :]),
+    "another swarm's": edit(lambda made: made[:8] + b"\x01" * 32 + made[40:]),
     "nested": lambda creator: signed(creator, b"\x91" * 1000),
     "promised items": lambda creator: signed(creator, b"\xdd\xff\xff\xff\xff"),
     "a long body": lambda creator: signed(creator, bytes(MAX_MANIFEST_BYTES - 200)),
@@ -106,12 +106,12 @@ LIES: dict[str, Lie] = {
 
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-PATIENCE = 300.0
+TIMEOUT = 300.0
 
 
 @dataclass
 class Creator:
-    """Mallory's seed, which hands out whatever it is told to, and a machine that joins it."""
+    """Mallory's bootstrap node, which serves any manifest, and a joining node."""
 
     loop: LoopThread
     peer: Peer
@@ -124,8 +124,8 @@ class Creator:
         return self.peer.transport.addresses()[0]
 
     def join(self, folder: RunFolder, **keys: object) -> bytes:
-        """The manifest that a node of this run folder ends up with."""
-        network = {"peers": [self.address], "start_timeout": PATIENCE, **keys}
+        """Return the manifest that a node of this run folder pins."""
+        network = {"peers": [self.address], "start_timeout": TIMEOUT, **keys}
         config = Config.with_overrides({f"network.{key}": n for key, n in network.items()})
         return self.loop.call(pinned_manifest(config, folder, self.identity, self.joiner))[0]
 
@@ -157,7 +157,7 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_manifest_with_any_false_field_is_refused_in_one_line_and_not_kept(mallory, folder, lie):
+def test_join_refuses_invalid_manifest_in_one_line_without_saving(mallory, folder, lie):
     mallory.manifest = LIES[lie](mallory.peer.identity)
     with pytest.raises(NodeError) as refused:
         mallory.join(folder)
@@ -169,18 +169,18 @@ def test_a_manifest_with_any_false_field_is_refused_in_one_line_and_not_kept(mal
 @pytest.mark.parametrize(
     ("version", "remedy"), [(b"1", "created with this version"), (b"3", "Update swarm-node")]
 )
-def test_a_peer_of_another_version_is_named_with_what_helps(mallory, folder, version, remedy):
+def test_version_error_names_the_peer_and_the_fix(mallory, folder, version, remedy):
     signed = honest(mallory.peer.identity)
     mallory.manifest = signed[:7] + version + signed[8:]
     with pytest.raises(NodeError) as refused:
         mallory.join(folder)
-    told = str(refused.value)
-    assert f"it is of version {version.decode()} of the protocol" in told
-    assert remedy in told and mallory.address in told
+    message = str(refused.value)
+    assert f"it is of version {version.decode()} of the protocol" in message
+    assert remedy in message and mallory.address in message
     assert not folder.manifest.exists()
 
 
-def test_who_names_the_swarm_is_given_no_other(mallory: Creator, folder: RunFolder) -> None:
+def test_join_refuses_a_different_swarm_id(mallory: Creator, folder: RunFolder) -> None:
     wanted = honest(Identity.generate())
     mallory.manifest = honest(mallory.peer.identity)
     with pytest.raises(NodeError, match=r"network\.swarm.*belongs to swarm"):
@@ -188,13 +188,13 @@ def test_who_names_the_swarm_is_given_no_other(mallory: Creator, folder: RunFold
     assert not folder.manifest.exists()
 
 
-def test_a_manifest_passes_through_anybodys_hands_unharmed(mallory, folder):
+def test_join_accepts_valid_manifest_from_any_peer(mallory, folder):
     wanted = mallory.manifest = honest(Identity.generate())
     assert mallory.join(folder, swarm=swarm_id(wanted).hex()) == wanted
     assert folder.manifest.read_bytes() == wanted
 
 
-def test_what_was_pinned_once_stays_whatever_mallory_hands_out(mallory, folder):
+def test_join_keeps_the_pinned_manifest(mallory, folder):
     first = mallory.manifest = honest(Identity.generate())
     assert mallory.join(folder) == first
     mallory.manifest = honest(mallory.peer.identity)
@@ -203,15 +203,15 @@ def test_what_was_pinned_once_stays_whatever_mallory_hands_out(mallory, folder):
 
 
 @pytest.mark.parametrize("lie", ["name", "family's levels", "family's source"])
-def test_the_creators_words_do_not_reach_the_terminal_as_they_are(mallory, folder, lie):
+def test_bootstrap_escapes_text_from_an_invalid_manifest(mallory, folder, lie):
     mallory.manifest = LIES[lie](mallory.peer.identity)
     local, patience = '["/ip4/127.0.0.1/tcp/0"]', f"network.start_timeout={START_SECONDS}"
     options = (f"--peers={mallory.address}", f"--set=network.listen={local}", f"--set={patience}")
     with Command(folder.root, "bootstrap", *options) as command:
         assert command.wait() == 1
         (line,) = command.err
-        shown = "".join([*command.out, *command.err, *command.run.log.read_text().splitlines()])
+        output = "".join([*command.out, *command.err, *command.run.log.read_text().splitlines()])
     assert line.startswith("error: the manifest from ")
-    assert CONTROL.findall(shown) == []
-    assert ESCAPES[0] not in shown
+    assert CONTROL.findall(output) == []
+    assert ESCAPES[0] not in output
     assert not command.run.manifest.exists()

@@ -1,4 +1,4 @@
-"""Crowds of free keys: sid is silent, sybil mints keys and makes a swarm look larger, flo asks."""
+"""Sybil identities: sid is silent, sybil makes a swarm look larger, flo floods."""
 
 from hivemind.dht.routing import DHTID
 from hivemind.dht.storage import DHTLocalStorage
@@ -40,7 +40,7 @@ async def silent(swarm: MemorySwarm, names: list[str], about: Node) -> None:
         await offer_as(sid, about, name, offer(name.encode().ljust(32)))
 
 
-async def test_sixty_silent_keys_do_not_keep_honest_frames_away() -> None:
+async def test_sixty_silent_keys_do_not_block_honest_frames() -> None:
     swarm = MemorySwarm()
     anna = await swarm.join("anna")
     others = [await swarm.join(f"honest {n}") for n in range(5)]
@@ -54,7 +54,7 @@ async def test_sixty_silent_keys_do_not_keep_honest_frames_away() -> None:
     assert 0 < anna.count("pulls_failed{reason=deadline}") < 60 * EPOCHS
 
 
-async def test_sid_is_asked_less_and_less() -> None:
+async def test_node_backs_off_silent_peer() -> None:
     swarm = MemorySwarm()
     anna = await swarm.join("anna")
     failures = []
@@ -76,18 +76,18 @@ def record(node: Node, key: Identity, *, epochs_ahead: int = 0, sequence: int = 
     return sign_announcement(made, key, node.directory.swarm_id)
 
 
-def minted(count: int) -> list[Identity]:
+def sybils(count: int) -> list[Identity]:
     return [Identity.from_seed(b"sybil %026d" % n) for n in range(count)]
 
 
-async def test_keys_minted_by_the_thousand_do_not_hide_authors_known_to_be_useful(monkeypatch):
+async def test_sybil_keys_do_not_displace_useful_authors(monkeypatch):
     monkeypatch.setattr("swarm.directory.MAX_KNOWN", 256)
     anna, friend = await MemorySwarm().join("anna"), identity("friend")
     anna.accounts.prove([(friend.author, 1.0)] * 8)
-    for key in minted(1000):
+    for key in sybils(1000):
         anna.directory.accept(record(anna, key))
     assert anna.directory.accept(record(anna, friend)) is not None
-    for key in minted(2000)[1000:]:
+    for key in sybils(2000)[1000:]:
         anna.directory.accept(record(anna, key))
     known = {known.author for known in anna.directory.known()}
     assert friend.author in known
@@ -96,45 +96,45 @@ async def test_keys_minted_by_the_thousand_do_not_hide_authors_known_to_be_usefu
     assert anna.count("announcements_over_bound") == 2001 - 256
 
 
-async def test_strangers_that_come_after_a_flood_are_known_as_often_as_its_keys(monkeypatch):
+async def test_unknown_authors_are_accepted_after_a_sybil_flood(monkeypatch):
     monkeypatch.setattr("swarm.directory.MAX_KNOWN", 256)
     swarm = MemorySwarm()
     anna = await swarm.join("anna")
-    for key in minted(263):
+    for key in sybils(263):
         anna.directory.accept(record(anna, key))
-    met: set[bytes] = set()
+    seen: set[bytes] = set()
     late = [identity(f"honest {n}") for n in range(5)]
     for epoch in range(EPOCHS):
-        for key in [*minted(263), *late]:
+        for key in [*sybils(263), *late]:
             anna.directory.accept(record(anna, key, sequence=epoch + 2))
-        met |= {known.author for known in anna.directory.known()}
+        seen |= {known.author for known in anna.directory.known()}
         await swarm.clock.advance(EPOCH_SECONDS)
-    assert {key.author for key in late} <= met
+    assert {key.author for key in late} <= seen
 
 
-async def test_gossip_tells_of_useful_authors_and_a_fair_sample_of_the_others() -> None:
+async def test_gossip_lists_useful_authors_and_samples_the_others() -> None:
     _, anna, ben = await against("ben")
     friends = [identity(f"friend {n}") for n in range(5)]
     for friend in friends:
         anna.accounts.prove([(friend.author, 1.0)] * 8)
         anna.directory.accept(record(anna, friend))
-    for key in minted(1000):
+    for key in sybils(1000):
         anna.directory.accept(record(anna, key))
     await anna.directory.announce([], 1, 1)
 
-    async def told() -> list[bytes]:
-        asked = encode_gossip_request(GossipRequest(0, MAX_GOSSIP))
+    async def gossip() -> list[bytes]:
+        query = encode_gossip_request(GossipRequest(0, MAX_GOSSIP))
         peer = anna.transport.peer_id
-        answer = await ben.request(peer, GOSSIP_STREAM, asked, limit=1 << 20, deadline=9)
+        answer = await ben.request(peer, GOSSIP_STREAM, query, limit=1 << 20, deadline=9)
         return decode_gossip_response(answer)
 
-    first, second = await told(), await told()
+    first, second = await gossip(), await gossip()
     assert {record(anna, friend) for friend in friends} <= set(first)
     assert len(first) == len(second) == MAX_GOSSIP
     assert len(set(first) & set(second)) < MAX_GOSSIP * 0.6
 
 
-async def test_no_record_is_held_or_remembered_before_its_epoch_begins() -> None:
+async def test_node_refuses_records_before_their_time_slot() -> None:
     swarm = MemorySwarm()
     anna, sybil = await swarm.join("anna"), identity("sybil")
     await swarm.clock.advance(EPOCH_SECONDS - swarm.clock.time() % EPOCH_SECONDS - 1.0)
@@ -157,7 +157,7 @@ def replica(known: bytes) -> tuple[BoundedStorage, Counters]:
     return BoundedStorage(DHTLocalStorage(), counters, peer_limits), counters
 
 
-def test_a_replica_keeps_those_with_reputation_and_a_drawn_lot_of_the_rest() -> None:
+def test_replica_keeps_reputed_authors_and_a_random_sample() -> None:
     far, key = 4e9, DHTID.generate("shard")
     storage, counters = replica(b"ben")
     for n in range(FLOOD // 2):
@@ -175,43 +175,43 @@ def test_a_replica_keeps_those_with_reputation_and_a_drawn_lot_of_the_rest() -> 
     assert len(list(storage.items())) == 256
 
 
-def test_flo_replaces_her_record_only_so_many_times() -> None:
+def test_storage_limits_versions_per_record() -> None:
     storage, counters = replica(b"ben")
     key = DHTID.generate("shard")
-    taken = [storage.store(key, b"record", 4e9 + n, subkey=b"flo") for n in range(1000)]
-    assert sum(taken) == MAX_VERSIONS + 1
+    stored = [storage.store(key, b"record", 4e9 + n, subkey=b"flo") for n in range(1000)]
+    assert sum(stored) == MAX_VERSIONS + 1
     assert counters.snapshot()["records_over_bound{bound=versions}"] > 0
 
 
-async def test_flo_pays_for_asking_for_frames_that_are_not_there() -> None:
+async def test_requests_for_missing_frames_are_rate_limited() -> None:
     swarm = MemorySwarm()
     anna, flo = await swarm.join("anna", upload_rate=1e5), await swarm.stranger("flo")
-    looked, found = [], anna.outbox.get
-    anna.outbox.get = lambda content_id: looked.append(content_id) or found(content_id)
+    lookups, original = [], anna.outbox.get
+    anna.outbox.get = lambda content_id: lookups.append(content_id) or original(content_id)
     statuses = []
     for n in range(100):
         missing = (anna.transport.peer_id, PULL_STREAM, bytes([n]) * 32)
         statuses.append((await flo.request(*missing, limit=9, deadline=9))[0])
     assert statuses.count(PullStatus.NOT_FOUND) < 40
     assert statuses.count(PullStatus.BUSY) > 60
-    assert len(looked) < 45
+    assert len(lookups) < 45
 
 
-CROWD = 300
+SYBILS = 300
 HONEST = 6
-DEPTH = depth_for(CROWD + HONEST)
-MOST_READS = 12
-"""Keys a node reads in an epoch, two in each of four looks and four of the epoch before."""
+DEPTH = depth_for(SYBILS + HONEST)
+MAX_READS = 12
+"""Maximum DHT reads per time slot: 2 in each of 4 looks, 4 of the slot before."""
 
 
-async def crowded() -> tuple[MemorySwarm, list[Node], MemoryTransport]:
+async def attacked() -> tuple[MemorySwarm, list[Node], MemoryTransport]:
     swarm = MemorySwarm()
     nodes = [await swarm.join(f"honest {n}") for n in range(HONEST)]
     return swarm, nodes, await swarm.stranger("sybil")
 
 
 async def announce(sybil: MemoryTransport, node: Node, keys: list[Identity]) -> None:
-    """What so many authors would say who know how many they are."""
+    """Store an announcement of each key, at the depth for this many authors."""
     directory = node.directory
     epoch, expiry = directory.epoch, (directory.epoch + 2) * EPOCH_SECONDS
     for number, key in enumerate(keys):
@@ -224,7 +224,7 @@ async def announce(sybil: MemoryTransport, node: Node, keys: list[Identity]) -> 
 
 
 def counted(node: Node) -> list[str]:
-    """Keys that the node reads from now on."""
+    """Return a list that records the keys which the node reads from now on."""
     read, keys = node.transport.read, []
 
     async def noted(key: str) -> dict[bytes, bytes]:
@@ -235,8 +235,8 @@ def counted(node: Node) -> list[str]:
     return keys
 
 
-async def epoch_of(swarm: MemorySwarm) -> None:
-    """Four turns of every node, in which each shares a group."""
+async def run_slot(swarm: MemorySwarm) -> None:
+    """Let each node publish a group, and run four turns of every node."""
     for node in swarm.nodes:
         node.publish()
     for _ in range(4):
@@ -244,34 +244,34 @@ async def epoch_of(swarm: MemorySwarm) -> None:
         await swarm.clock.advance(EPOCH_SECONDS / 4)
 
 
-async def test_sybil_makes_the_swarm_look_larger_and_experience_goes_on_by_gossip() -> None:
-    swarm, nodes, sybil = await crowded()
-    await epoch_of(swarm)
+async def test_gossip_delivers_groups_despite_sybil_announcements() -> None:
+    swarm, nodes, sybil = await attacked()
+    await run_slot(swarm)
     keys = [counted(node) for node in nodes]
     deepest = 0.0
     for _ in range(8):
-        await announce(sybil, nodes[0], minted(CROWD))
+        await announce(sybil, nodes[0], sybils(SYBILS))
         pooled = [node.count("groups_pooled") for node in nodes]
         for read in keys:
             read.clear()
-        await epoch_of(swarm)
+        await run_slot(swarm)
         depths = [node.directory.shards.density.depth for node in nodes]
-        assert sorted(map(len, keys))[HONEST // 2] <= MOST_READS
+        assert sorted(map(len, keys))[HONEST // 2] <= MAX_READS
         now = [node.count("groups_pooled") for node in nodes]
-        assert all(b > a for a, b in zip(pooled, now, strict=True)), "each finds others' groups"
+        assert all(b > a for a, b in zip(pooled, now, strict=True)), "each node gets peer groups"
         deepest = max(deepest, *depths)
-    assert DEPTH - 1.5 < deepest < DEPTH + 1.5, "she counts as many authors as she has keys"
+    assert DEPTH - 1.5 < deepest < DEPTH + 1.5, "the depth matches the number of keys"
     for _ in range(10):
-        await epoch_of(swarm)
+        await run_slot(swarm)
     assert [node.directory.shards.density.depth for node in nodes] == [0.0] * HONEST
 
 
-async def test_a_newcomer_to_a_crowd_finds_the_honest_in_its_first_epoch() -> None:
-    swarm, nodes, sybil = await crowded()
+async def test_new_node_finds_honest_authors_among_sybils_in_one_slot() -> None:
+    swarm, nodes, sybil = await attacked()
     for _ in range(6):
-        await announce(sybil, nodes[0], minted(CROWD))
-        await epoch_of(swarm)
-    newcomer = await swarm.join("newcomer")
-    await announce(sybil, nodes[0], minted(CROWD))
-    await epoch_of(swarm)
-    assert newcomer.authors() & {node.identity.author for node in nodes}
+        await announce(sybil, nodes[0], sybils(SYBILS))
+        await run_slot(swarm)
+    joiner = await swarm.join("newcomer")
+    await announce(sybil, nodes[0], sybils(SYBILS))
+    await run_slot(swarm)
+    assert joiner.authors() & {node.identity.author for node in nodes}

@@ -1,4 +1,4 @@
-"""Mallory runs a DHT node of her own, over real daemons, without any of the checks of ours."""
+"""Mallory runs a DHT node over real daemons, without the project's checks."""
 
 import asyncio
 import os
@@ -48,7 +48,7 @@ class Unchecked:
 
 
 class Honest(HivemindTransport):
-    """A node that takes good records alone, and its counters."""
+    """A node that accepts only good records, and its counters."""
 
     def __init__(self, name: str, folder: Path, *others: HivemindTransport) -> None:
         Identity.create(folder / f"{name}.key")
@@ -62,7 +62,7 @@ class Honest(HivemindTransport):
 
 
 async def unchecked(folder: Path, address: str) -> HivemindNode:
-    """A node with hivemind's own parts in place of the strict ones."""
+    """Start a node with hivemind's own parts in place of the strict ones."""
     Identity.create(folder / "mallory.key")
     settings = NodeSettings(folder / "mallory.key", LISTEN, (), 30.0)
     node = await HivemindNode.start(settings, Counters())
@@ -77,8 +77,8 @@ async def unchecked(folder: Path, address: str) -> HivemindNode:
 
 
 @asynccontextmanager
-async def met(folder: Path, *names: str) -> AsyncIterator[list[Any]]:
-    """Honest nodes around the first of them, and mallory, who has met that one."""
+async def joined(folder: Path, *names: str) -> AsyncIterator[list[Any]]:
+    """Yield honest nodes around the first one, and mallory, connected to that one."""
     honest: list[Honest] = []
     for name in names:
         honest.append(Honest(name, folder, *honest[:1]))
@@ -91,7 +91,7 @@ async def met(folder: Path, *names: str) -> AsyncIterator[list[Any]]:
 
 
 def answers(node: HivemindNode, call: str, answer: Callable[[bytes], Any]) -> None:
-    """Answer one of hivemind's calls in one's own way."""
+    """Replace a node's answer to one of hivemind's calls."""
 
     async def raw(request: bytes, remote: object) -> bytes:
         return answer(request).SerializeToString()
@@ -101,20 +101,20 @@ def answers(node: HivemindNode, call: str, answer: Callable[[bytes], Any]) -> No
 
 
 def finds(node: HivemindNode, found: Callable[[Any], Any]) -> list[Any]:
-    """Answer searches with one result for each key; requests so far."""
-    asked = []
+    """Answer searches with one result per key; return the list of requests."""
+    requests = []
 
     def answer(data: bytes) -> dht_pb2.FindResponse:
-        asked.append(request := dht_pb2.FindRequest.FromString(data))
+        requests.append(request := dht_pb2.FindRequest.FromString(data))
         results = [dht_pb2.FindResult(**found(request))] * len(request.keys)
         return dht_pb2.FindResponse(results=results, peer=node.dht.protocol.node_info)
 
     answers(node, "rpc_find", answer)
-    return asked
+    return requests
 
 
-async def test_whatever_mallory_stores_only_good_records_are_held_and_read(tmp_path: Path) -> None:
-    async with met(tmp_path, "anna", "ben") as (anna, ben, mallory):
+async def test_nodes_store_and_read_only_valid_records(tmp_path: Path) -> None:
+    async with joined(tmp_path, "anna", "ben") as (anna, ben, mallory):
         dht, expiry = mallory.dht, time.time() + 60
         assert await anna.keeps()
         for key, value, subkey in (
@@ -142,43 +142,43 @@ async def test_whatever_mallory_stores_only_good_records_are_held_and_read(tmp_p
     ],
     ids=["nested", "random", "nested-inside", "short-entry", "tuple"],
 )
-async def test_mallory_answers_a_search_with_bytes_that_are_no_records(tmp_path, answer):
+async def test_read_ignores_malformed_search_answers(tmp_path, answer):
     result = {"value": answer, "expiration_time": float("inf"), "type": dht_pb2.FOUND_DICTIONARY}
-    async with met(tmp_path, "anna") as (anna, mallory):
+    async with joined(tmp_path, "anna") as (anna, mallory):
         await anna.keeps()
-        asked = finds(mallory, lambda request: result)
+        requests = finds(mallory, lambda request: result)
         assert await anna.read("k") == GOOD
-        assert asked
+        assert requests
 
 
 @pytest.mark.parametrize("crowd", [1, 20_000])
-async def test_mallory_lists_the_asker_and_a_crowd_and_records_are_stored(tmp_path, caplog, crowd):
-    nobody = Identity.from_seed(b"nobody is listening under this!!")
-    async with met(tmp_path, "anna", "ben") as (anna, ben, mallory):
+async def test_nodes_store_records_despite_fake_neighbors(tmp_path, caplog, crowd):
+    offline = Identity.from_seed(b"nobody is listening under this!!")
+    async with joined(tmp_path, "anna", "ben") as (anna, ben, mallory):
         us = PeerID.from_base58(anna.peer_id).to_bytes()
         nodes = [DHTID.generate().to_bytes() for _ in range(crowd)]
-        peers = [us, us, *[PeerID.from_base58(nobody.peer_id).to_bytes()] * crowd]
+        peers = [us, us, *[PeerID.from_base58(offline.peer_id).to_bytes()] * crowd]
 
         def listed(request: Any) -> dict[str, list[bytes]]:
             ids = [request.peer.node_id, bytes(20), *nodes]
             return {"nearest_node_ids": ids, "nearest_peer_ids": peers}
 
-        asked = finds(mallory, listed)
+        requests = finds(mallory, listed)
         assert await anna.keeps()
-        assert asked
+        assert requests
         assert await ben.read("k") == await anna.read("k") == GOOD
         assert anna.counted.snapshot()["neighbours_refused"] >= 2
         assert "failed" not in caplog.text
 
 
 @pytest.mark.parametrize("led", ["to-herself", "to-nobody"])
-async def test_mallory_leads_a_search_astray_and_a_farther_record_is_found(tmp_path, led):
+async def test_read_finds_record_despite_fake_nearer_neighbors(tmp_path, led):
     nearer = count(1 << 100, -1)
-    async with met(tmp_path, "anna", "ben") as (anna, ben, mallory):
+    async with joined(tmp_path, "anna", "ben") as (anna, ben, mallory):
 
         def named() -> PeerID:
-            nobody = PeerID.from_base58(Identity.from_seed(os.urandom(32)).peer_id)
-            return mallory.p2p.peer_id if led == "to-herself" else nobody
+            offline = PeerID.from_base58(Identity.from_seed(os.urandom(32)).peer_id)
+            return mallory.p2p.peer_id if led == "to-herself" else offline
 
         def nearest(request: Any) -> dict[str, list[bytes]]:
             key = DHTID.from_bytes(request.keys[0])
@@ -186,21 +186,21 @@ async def test_mallory_leads_a_search_astray_and_a_farther_record_is_found(tmp_p
             peers = [named().to_bytes() for _ in nodes]
             return {"nearest_node_ids": nodes, "nearest_peer_ids": peers}
 
-        asked = finds(mallory, nearest)
+        requests = finds(mallory, nearest)
         await mallory.connect(ben.addresses()[0])
         assert holds(anna.node, b"anna", b"good one")
         assert await ben.read("k") == GOOD
-        assert [request.keys[0] for request in asked].count(DHTID.generate("k").to_bytes()) == 1
+        assert [request.keys[0] for request in requests].count(DHTID.generate("k").to_bytes()) == 1
 
 
 async def test_one_bad_record_in_a_replica_does_not_hide_the_good_ones(tmp_path: Path) -> None:
-    async with met(tmp_path, "anna") as (anna, mallory):
+    async with joined(tmp_path, "anna") as (anna, mallory):
         holds(mallory, b"ben", b"good too")
         holds(mallory, b"mallory", b"no record")
         assert await anna.read("k") == {b"ben": b"good too"}
 
 
-async def test_mallory_is_reached_by_a_transport_without_a_name_and_others_are_still_met(tmp_path):
+async def test_peer_with_unnamed_transport_does_not_block_others(tmp_path):
     anna = Honest("anna", tmp_path)
     await anna.start()
     mallory = Identity.create(tmp_path / "mallory.key").peer_id
@@ -212,7 +212,7 @@ async def test_mallory_is_reached_by_a_transport_without_a_name_and_others_are_s
             while anna.peers():
                 await bad.hang_up(anna.peer_id)
                 await asyncio.sleep(0.2)
-        with pytest.raises(PeerUnreachable):  # whoever asks is answered by nobody
+        with pytest.raises(PeerUnreachable):
             await anna.request(mallory, "hello", b"", limit=1, deadline=60.0)
         ben = Honest("ben", tmp_path, anna)
         await ben.start()
@@ -232,11 +232,11 @@ def holds(node: HivemindNode, subkey: bytes, value: bytes) -> bool:
     return storage.store_subkey(DHTID.generate("k"), subkey, packed, time.time() + 600)
 
 
-async def test_flo_floods_the_hash_table_and_others_still_read_it(tmp_path, monkeypatch):
-    # So that she uses it up on a busy machine too.
+async def test_dht_reads_work_during_a_call_flood(tmp_path, monkeypatch):
+    # With these limits flo uses up the allowance on a busy machine too.
     monkeypatch.setattr("swarm.transport.request_limits.RPC_BYTES_PER_SECOND", 1 << 14)
     monkeypatch.setattr("swarm.transport.request_limits.RPC_LARGEST", 1 << 17)
-    async with met(tmp_path, "anna", "ben") as (anna, ben, flo):
+    async with joined(tmp_path, "anna", "ben") as (anna, ben, flo):
         await ben.keeps()
         protocol, peer = flo.dht.protocol, PeerID.from_base58(anna.peer_id)
         for _ in range(10):

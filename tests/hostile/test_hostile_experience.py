@@ -1,4 +1,4 @@
-"""Peers that lie about what they wrote: each is refused by name, and the node goes on."""
+"""Peers lie about groups: each lie is refused by name, and the node continues."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,7 +27,7 @@ mallory, anna = (pytest.fixture(name=name)(lambda gate: Peer(gate)) for name in 
 
 
 def signed(gate: Gate, peer: Peer, *groups: Group) -> bytes:
-    """A frame whose signature holds, whatever is in it."""
+    """Return a frame with a valid signature around any groups."""
     batch = Batch(1, 5, START, "tiny", b"\x02" * 32, 1.0, 16, groups)
     body = compress_body(encode_batch(batch), compress=False)
     return envelope.close(envelope.FRAME, gate.swarm_id, peer.identity, body)
@@ -76,11 +76,11 @@ FORGED: dict[str, tuple[str, Callable[[Gate, Peer], bytes]]] = {
 
 
 @pytest.mark.parametrize(("reason", "forge"), FORGED.values(), ids=FORGED)
-def test_mallorys_frame_is_refused_by_name_and_a_penalty(gate, mallory, reason, forge):
+def test_invalid_frame_is_refused_and_penalized(gate, mallory, reason, forge):
     assert gate.admit(forge(gate, mallory), mallory.author) == []
     assert gate.refused() == {reason: 1}
     assert gate.accounts.get(mallory.author).penalties > 0
-    assert gate.judge.calls == 0
+    assert gate.verifier.calls == 0
 
 
 @pytest.mark.parametrize(
@@ -91,13 +91,13 @@ def test_mallorys_frame_is_refused_by_name_and_a_penalty(gate, mallory, reason, 
     ],
     ids=[*map(str, NO_NUMBERS), "no completion", "one completion", "65 completions"],
 )
-def test_impossible_rewards_and_sizes_of_groups_are_refused(gate, mallory, change, reasons):
+def test_invalid_rewards_and_group_sizes_are_refused(gate, mallory, change, reasons):
     assert gate.admit(signed(gate, mallory, mallory.group(0, **change)), mallory.author) == []
     assert set(gate.refused()) <= reasons
     assert gate.accounts.get(mallory.author).penalties > 0
 
 
-def test_mallory_puts_annas_name_on_her_own_frame_and_is_banned(gate, mallory, anna):
+def test_mallory_is_banned_for_a_frame_under_annas_name(gate, mallory, anna):
     frame = under(anna.author, mallory.frame(mallory.group(0)))
     assert gate.admit(frame, mallory.author) == []
     assert gate.refused() == {"bad_signature": 1}
@@ -106,7 +106,7 @@ def test_mallory_puts_annas_name_on_her_own_frame_and_is_banned(gate, mallory, a
     assert gate.admit(anna.frame(anna.group(0)), anna.author) == [0]
 
 
-def test_mallory_offers_annas_frame_as_hers_and_anna_is_not_blamed(gate, mallory, anna):
+def test_mallory_is_banned_for_offering_annas_frame(gate, mallory, anna):
     frame = anna.frame(anna.group(0))
     assert gate.admit(frame, mallory.author) == []
     assert gate.refused() == {"wrong_author": 1}
@@ -114,15 +114,15 @@ def test_mallory_offers_annas_frame_as_hers_and_anna_is_not_blamed(gate, mallory
     assert gate.admit(frame, anna.author) == [0]
 
 
-def test_a_banned_author_is_not_even_opened(gate, mallory):
+def test_gate_does_not_open_banned_frames(gate, mallory):
     gate.accounts.refuse(mallory.author, "bad_signature")
     assert gate.admit(mallory.frame(mallory.group(0)), mallory.author) == []
     assert gate.refused() == {"banned": 1}
-    assert gate.judge.calls == 0
+    assert gate.verifier.calls == 0
 
 
 GATE = Gate()
-# No penalties, or the author would be banned and the frames no longer looked at.
+# Without this, penalties ban the author and later frames are not examined.
 GATE.accounts.refuse = lambda author, reason, n: None
 VICTIM = Peer(GATE)
 FRAME = VICTIM.frame(VICTIM.group(0))
@@ -134,19 +134,19 @@ def test_a_frame_with_any_byte_changed_is_refused(position, change):
     frame = bytearray(FRAME)
     frame[position % len(frame)] ^= change
     assert GATE.admission.examine(bytes(frame), VICTIM.author) == []
-    assert GATE.judge.calls == 0
+    assert GATE.verifier.calls == 0
 
 
-def test_mallory_seals_one_draw_twice_with_other_answers(gate, mallory, anna):
+def test_two_groups_for_one_sample_are_equivocation(gate, mallory, anna):
     assert gate.admit(mallory.frame(mallory.group(0)), mallory.author) == [0]
     other = mallory.frame(mallory.group(0, ["right", "right", "wrong"]), sequence=2)
     assert gate.admit(other, mallory.author) == []
     assert gate.refused() == {"equivocation": 1}
     assert gate.accounts.get(mallory.author).penalties > 0
-    assert gate.admit(anna.frame(anna.group(0)), anna.author) == [0], "her draw is another one"
+    assert gate.admit(anna.frame(anna.group(0)), anna.author) == [0], "anna's sample is another one"
 
 
-def test_mallory_cannot_try_a_draw_again_after_it_was_refused(gate, mallory):
+def test_mallory_cannot_retry_a_refused_sample(gate, mallory):
     lie = mallory.frame(mallory.group(0, ["wrong", "wrong"], claims=[1.0, 0.0]))
     assert gate.admit(lie, mallory.author) == []
     honest = mallory.frame(mallory.group(0), sequence=2)
@@ -154,18 +154,18 @@ def test_mallory_cannot_try_a_draw_again_after_it_was_refused(gate, mallory):
     assert gate.refused() == {"reward_mismatch": 1, "equivocation": 1}
 
 
-def test_mallory_reseals_the_same_group_under_new_sequence_numbers(gate, mallory):
+def test_resealed_group_is_refused_as_replay(gate, mallory):
     group = mallory.group(0)
     admitted = [gate.admit(mallory.frame(group, sequence=n), mallory.author) for n in range(4)]
     assert admitted == [[0], [], [], []]
     assert gate.refused() == {"replay": 3}
-    assert gate.judge.calls == 1
+    assert gate.verifier.calls == 1
 
 
 @pytest.mark.parametrize(
     "claims", [[1.0, 1.0], [0.0, 0.0], [0.0, 1.0], [0.998, 0.0], [1e9, 0.0], [-1.0, 0.0]]
 )
-def test_mallory_lies_about_rewards_and_only_her_lie_is_refused(gate, mallory, claims):
+def test_gate_refuses_only_the_group_with_false_rewards(gate, mallory, claims):
     frame = mallory.frame(mallory.group(0, claims=claims), mallory.group(1))
     assert gate.admit(frame, mallory.author) == [1]
     assert gate.refused() == {"reward_mismatch": 1}
@@ -174,27 +174,27 @@ def test_mallory_lies_about_rewards_and_only_her_lie_is_refused(gate, mallory, c
     assert account.penalties == 1.0
 
 
-def test_mallory_lies_in_every_group_and_is_banned_after_one_frame(gate, mallory):
+def test_frame_with_only_false_rewards_bans_its_author(gate, mallory):
     groups = [mallory.group(i, ["wrong", "wrong"], claims=[1.0, 0.0]) for i in range(8)]
     assert gate.admit(mallory.frame(*groups), mallory.author) == []
     assert gate.accounts.banned(mallory.author)
     assert gate.admit(mallory.frame(mallory.group(20), sequence=2), mallory.author) == []
 
 
-def test_a_group_with_one_bad_completion_is_refused_whole(gate, mallory):
+def test_one_bad_completion_refuses_the_whole_group(gate, mallory):
     texts = ["right", *["wrong"] * 6, "refuse:evaluates_text"]
     frame = mallory.frame(mallory.group(0, texts), mallory.group(1))
     assert gate.admit(frame, mallory.author) == [1]
 
 
-def test_mallory_hangs_the_verifier_with_every_group_and_is_given_up(gate, mallory):
+def test_gate_abandons_a_frame_after_repeated_timeouts(gate, mallory):
     groups = [mallory.group(i, ["right", "refuse:timeout"]) for i in range(20)]
     assert gate.admit(mallory.frame(*groups), mallory.author) == []
-    assert gate.judge.calls == MAX_STALLS
+    assert gate.verifier.calls == MAX_STALLS
     assert gate.refused() == {"timeout": MAX_STALLS, "abandoned": 20 - MAX_STALLS}
 
 
-def test_flo_floods_the_pool_and_pushes_out_nobody_but_herself(gate, anna):
+def test_flo_evicts_only_her_own_groups_from_replay_buffer(gate, anna):
     pool = Pool(gate.journal, 16, 600.0, gate.clock, gate.counters)
     flo = Peer(gate)
     pool.add(gate.admission.examine(anna.frame(*map(anna.group, range(4))), anna.author))
@@ -206,7 +206,7 @@ def test_flo_floods_the_pool_and_pushes_out_nobody_but_herself(gate, anna):
 
 
 def sealed(gate: Gate, peer: Peer, *rewards: list[float]) -> tuple[bytes, Offer]:
-    """A frame of true groups and the offer that an honest publisher makes of it."""
+    """Return a frame of true groups and an honest publisher's offer of it."""
     texts = [["right" if r else "wrong" for r in group] for group in rewards]
     frame = peer.frame(*(peer.group(i, words) for i, words in enumerate(texts)))
     batch = open_frame(frame, gate.swarm_id, gate.manifest).batch
@@ -218,7 +218,7 @@ def sealed(gate: Gate, peer: Peer, *rewards: list[float]) -> tuple[bytes, Offer]
     [{"informative": 2}, {"informative": 0}, {"groups": 3}, {"env_digest": b"\xff" * 8}],
     ids=lambda lie: next(iter(lie)),
 )
-def test_mallory_is_penalized_for_an_offer_that_is_not_true_of_its_frame(gate, mallory, lie):
+def test_mallory_is_penalized_for_a_false_offer(gate, mallory, lie):
     frame, offer = sealed(gate, mallory, [1, 0], [0, 0])
     assert gate.admission.examine(frame, mallory.author, replace(offer, **lie)) == []
     assert gate.refused() == {"offer_mismatch": 1}
@@ -226,7 +226,7 @@ def test_mallory_is_penalized_for_an_offer_that_is_not_true_of_its_frame(gate, m
 
 
 @given(st.lists(st.lists(st.sampled_from([0, 1]), min_size=2, max_size=4), min_size=1, max_size=6))
-def test_an_honest_offer_is_always_true_of_its_frame(rewards):
+def test_honest_offer_always_matches_its_frame(rewards):
     gate = Gate()
     anna = Peer(gate)
     frame, offer = sealed(gate, anna, *rewards)

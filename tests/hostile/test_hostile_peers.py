@@ -1,4 +1,4 @@
-"""Peers that misbehave on the network: flo floods, mallory serves and stores what is not hers."""
+"""Flo floods the network; mallory serves and stores data of others."""
 
 import asyncio
 from contextlib import suppress
@@ -26,7 +26,7 @@ LIMITS = HandlerLimits(1024, concurrent=8, concurrent_per_peer=8)
 
 
 def announcement_of(node: Node, name: str, *offers: Offer, sequence: int = 1) -> Announcement:
-    """What an author called ``name`` would say now in ``node``'s swarm."""
+    """Return the current announcement of author ``name`` in ``node``'s swarm."""
     epoch = node.directory.epoch
     shard, expiry = shard_of(identity(name).author, epoch, 0), node.clock.time() + EPOCH_SECONDS
     return Announcement(epoch, 0, shard, sequence, 1, expiry, 0, offers)
@@ -67,7 +67,7 @@ def never_answers(swarm: MemorySwarm, transport: MemoryTransport) -> None:
 
 
 async def against(name: str) -> tuple[MemorySwarm, Node, MemoryTransport]:
-    """An honest node and a bare transport of the peer who attacks it."""
+    """Return an honest node and a bare transport of the peer that attacks it."""
     swarm = MemorySwarm()
     return swarm, await swarm.join("anna"), await swarm.stranger(name)
 
@@ -81,7 +81,7 @@ async def against(name: str) -> tuple[MemorySwarm, Node, MemoryTransport]:
         (b"\x09", "wrong_content"),
     ],
 )
-async def test_mallory_serves_other_bytes_than_she_announced(answer: bytes, reason: str) -> None:
+async def test_node_charges_mallory_for_unannounced_bytes(answer: bytes, reason: str) -> None:
     _, anna, mallory = await against("mallory")
     answers(mallory, PULL_STREAM, answer)
     await offer_as(mallory, anna, "mallory", offer())
@@ -93,7 +93,7 @@ async def test_mallory_serves_other_bytes_than_she_announced(answer: bytes, reas
 
 
 @pytest.mark.parametrize("serves", [True, False], ids=["serves", "serves-not"])
-async def test_mallory_announces_bens_frame_first_and_it_is_still_taken_from_ben(serves):
+async def test_node_takes_bens_frame_although_mallory_offers_it_first(serves):
     swarm, anna, mallory = await against("mallory")
     ben = await swarm.stranger("ben")
     groups = (group(anna.directory.epoch, 0),)
@@ -124,7 +124,7 @@ async def test_mallory_announces_bens_frame_first_and_it_is_still_taken_from_ben
         lambda made: replace(made, depth=12),
     ],
 )
-async def test_mallory_bends_time_and_place_of_a_record(bend) -> None:
+async def test_node_rejects_record_with_bad_time_or_key(bend) -> None:
     _, anna, mallory = await against("mallory")
     honest = announcement_of(anna, "mallory", offer())
     made = bend(honest)
@@ -137,7 +137,7 @@ async def test_mallory_bends_time_and_place_of_a_record(bend) -> None:
 
 
 @pytest.mark.parametrize(("signer", "longer"), [("mallory", 0), ("ben", 9)])
-async def test_mallory_stores_her_record_under_bens_subkey_or_prolongs_his(signer, longer) -> None:
+async def test_node_rejects_foreign_subkey_or_extended_expiry(signer, longer) -> None:
     _, anna, mallory = await against("mallory")
     made = announcement_of(anna, signer, offer())
     key, record = key_of(anna, made), signed(anna, signer, made)
@@ -146,7 +146,7 @@ async def test_mallory_stores_her_record_under_bens_subkey_or_prolongs_his(signe
     assert anna.count("records_refused") > 0
 
 
-async def test_mallory_replays_an_older_announcement_by_gossip() -> None:
+async def test_node_ignores_older_announcement_from_gossip() -> None:
     _, anna, mallory = await against("mallory")
     old, new = (signed(anna, "ben", announcement_of(anna, "ben", sequence=n)) for n in (1, 2))
     assert anna.directory.accept(new) is not None
@@ -157,7 +157,7 @@ async def test_mallory_replays_an_older_announcement_by_gossip() -> None:
 
 
 @pytest.mark.parametrize("answer", [b"\x90" * 100_000, b"", b"\xc1", bytes(300_000)])
-async def test_mallory_gossips_garbage(answer: bytes) -> None:
+async def test_node_counts_bad_gossip(answer: bytes) -> None:
     _, anna, mallory = await against("mallory")
     answers(mallory, GOSSIP_STREAM, answer)
     await anna.member.step()
@@ -165,7 +165,7 @@ async def test_mallory_gossips_garbage(answer: bytes) -> None:
     assert failed == [1]
 
 
-async def test_flo_floods_pulls_and_others_are_still_served() -> None:
+async def test_node_serves_others_during_a_pull_flood() -> None:
     swarm, anna, flo = await against("flo")
     ben = await swarm.join("ben")
     anna.publish()

@@ -1,7 +1,7 @@
-"""A real node among hostile peers, over real daemons: each does a harm, and none of it is learned.
+"""A real node among hostile peers, over real daemons, does not train on lies.
 
-What the node may have learned from is worked out from the frames that were served, and compared
-with what its journal says it did.
+The groups that the node may have trained on are recomputed from the served frames. They are then
+compared with the node's journal.
 """
 
 import math
@@ -33,7 +33,7 @@ BEHAVIOURS = tuple(
 ROUNDS_AFTERWARDS = 6
 BARRED = ("mallory", "wendy", "tom", "carl")
 BY_STREAM = re.compile(r"pulls_failed\{reason=(wrong_content|response_too_large|too_slow)\}")
-"""Charged to their author too, as it is he who serves."""
+"""Failed pulls that also penalize the author, who serves the frame."""
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
 
@@ -42,11 +42,11 @@ def charged_as_due(attack: Attack, target: NodeView) -> None:
     reputation = target.reputation(attack.peer.author)
     if attack.behaviour.penalties is not None:
         assert reputation.charged == attack.behaviour.refused
-        # They fade while a busy machine takes its time from one to the next.
+        # Penalties decay between two charges on a busy machine.
         assert reputation.penalties == pytest.approx(attack.behaviour.penalties, abs=0.4)
 
 
-def test_a_liar_is_refused_and_charged_and_the_honest_peer_is_learned_from(tmp_path: Path) -> None:
+def test_node_penalizes_a_liar_and_trains_on_honest_groups(tmp_path: Path) -> None:
     with siege(tmp_path, (Larry,)) as state:
         honest, attack = state.world.honest.author, state.attacks["larry"]
         poll(state.node, lambda: not state.unnoticed() and state.used(honest) > 0)
@@ -81,8 +81,8 @@ def aftermath(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aftermath]:
         honest = state.world.honest.author
         poll(state.node, lambda: not state.unnoticed() and state.used(honest) > 0)
         charged = charges(state.world.target)
-        met = len(state.node.records())
-        poll(state.node, lambda: len(state.node.records()) >= met + ROUNDS_AFTERWARDS)
+        before = len(state.node.records())
+        poll(state.node, lambda: len(state.node.records()) >= before + ROUNDS_AFTERWARDS)
         unnoticed = tuple(state.unnoticed())
         status = state.node.stop(signal.SIGTERM)
         rounds = len(state.node.records())
@@ -90,17 +90,17 @@ def aftermath(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aftermath]:
         yield Aftermath(state, status, unnoticed, charged, rounds, learned)
 
 
-def test_the_hostile_peers_did_what_they_wanted_and_nothing_of_it_was_run_or_learned(aftermath):
+def test_node_neither_executes_nor_trains_on_hostile_input(aftermath):
     state = aftermath.siege
     assert state.failures == []
     assert len(state.attacks) == len(BEHAVIOURS)
     assert aftermath.recomputed.faults(state.world.target) == []
-    assert state.used(state.attacks["fred"].peer.author) == 0, "his groups teach nothing"
-    assert not OWNED.exists(), "an answer was run"
+    assert state.used(state.attacks["fred"].peer.author) == 0, "fred's groups are not informative"
+    assert not OWNED.exists(), "an answer was executed"
 
 
 @pytest.mark.parametrize("kind", BEHAVIOURS, ids=lambda kind: kind.__name__.lower())
-def test_each_harm_is_refused_by_name_and_charged_to_its_author(aftermath, kind):
+def test_each_attack_is_named_and_charged_to_its_author(aftermath, kind):
     name = kind.__name__.lower()
     attack = aftermath.siege.attacks[name]
     target = aftermath.siege.world.target
@@ -110,7 +110,7 @@ def test_each_harm_is_refused_by_name_and_charged_to_its_author(aftermath, kind)
     assert reputation.barred == (name in BARRED)
 
 
-def test_an_honest_author_is_learned_from_all_the_while_and_never_blamed(aftermath):
+def test_node_trains_on_an_honest_author_without_penalties(aftermath):
     state = aftermath.siege
     honest = state.world.honest.author
     reputation = state.world.target.reputation(honest)
@@ -119,34 +119,34 @@ def test_an_honest_author_is_learned_from_all_the_while_and_never_blamed(afterma
     assert honest in aftermath.recomputed.authors()
 
 
-def test_of_forgers_nothing_is_learned_nor_looked_at_any_more(aftermath: Aftermath) -> None:
+def test_node_ignores_all_later_frames_from_forgers(aftermath: Aftermath) -> None:
     state = aftermath.siege
     for name in BARRED:
         author = state.attacks[name].peer.author
         assert author in aftermath.recomputed.forgers
         assert state.used(author) == 0
     mallory = state.attacks["mallory"].peer
-    assert len(mallory.offers) == 2, "she did not go on with an honest frame"
+    assert len(mallory.offers) == 2, "mallory offered no honest frame afterwards"
     assert {s.frame for s in state.served if s.author == mallory.author} == {
         mallory.frames[mallory.offers[0].content_id]
     }
 
 
-def test_the_node_lives_and_learns_on(aftermath: Aftermath) -> None:
+def test_node_continues_training(aftermath: Aftermath) -> None:
     state = aftermath.siege
     records = state.node.records()
     assert aftermath.rounds >= state.rounds + ROUNDS_AFTERWARDS
     assert [r.round for r in records] == list(range(1, aftermath.rounds + 1))
     failed = ("rounds_failed", "member_failures", "member_stopped", "daemon_restarts")
     assert {name: state.world.target.count(name) for name in failed} == dict.fromkeys(failed, 0)
-    figures = [r.grad_norm for r in records if r.groups_external]
-    assert figures
-    assert all(norm is not None and math.isfinite(norm) for norm in figures)
+    norms = [r.grad_norm for r in records if r.groups_external]
+    assert norms
+    assert all(norm is not None and math.isfinite(norm) for norm in norms)
     assert aftermath.status == 0
     assert state.node.left == []
 
 
-def test_every_refusal_is_counted_under_its_reason(aftermath: Aftermath) -> None:
+def test_refusals_are_counted_by_reason(aftermath: Aftermath) -> None:
     state = aftermath.siege
     charged = charges(state.world.target)
     assert set(charged) <= set(PENALTIES)
@@ -154,14 +154,14 @@ def test_every_refusal_is_counted_under_its_reason(aftermath: Aftermath) -> None
     for name, n in state.world.target.counters().items():
         if found := BY_STREAM.fullmatch(name):
             counted[found[1]] += n
-    # The last record is older than the journal, and younger than what was charged before.
+    # The last record is older than the journal, and newer than ``aftermath.charged``.
     assert aftermath.charged <= counted <= charged
 
 
-def test_nothing_of_theirs_reaches_the_terminal_or_the_log(aftermath: Aftermath) -> None:
+def test_hostile_text_stays_out_of_terminal_and_log(aftermath: Aftermath) -> None:
     node = aftermath.siege.node
     assert node.odd_log_lines() == []
-    shown = "\n".join([*node.out, *node.err, node.run.log.read_text()])
-    assert CONTROL.findall(shown) == []
-    assert "owned" not in shown
-    assert "Traceback" not in shown
+    output = "\n".join([*node.out, *node.err, node.run.log.read_text()])
+    assert CONTROL.findall(output) == []
+    assert "owned" not in output
+    assert "Traceback" not in output

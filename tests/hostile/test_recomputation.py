@@ -1,4 +1,4 @@
-"""The recomputation that real nodes are held against finds what must not have been learned from."""
+"""The recomputation that checks real nodes finds forbidden training groups."""
 
 import json
 import re
@@ -21,7 +21,7 @@ from tests.hostile.streams import signed_as
 
 @dataclass(frozen=True)
 class Case:
-    """Larry served a lie and a good group, Mallory a forgery and then a good group."""
+    """Larry served a lie and a good group, mallory a forgery and then a good group."""
 
     authors: dict[str, bytes]
     groups: dict[str, Group]
@@ -49,7 +49,7 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
 
 
 def node(folder: Path, author: bytes, groups: Sequence[Group]) -> NodeView:
-    """A node whose journal says that it learned from these groups, and its records from one."""
+    """Return a node whose journal lists these groups, but its records only one."""
     journal = Journal(folder / "journal.sqlite", SystemClock())
     with journal.transaction() as connection:
         for group in groups:
@@ -80,9 +80,9 @@ def node(folder: Path, author: bytes, groups: Sequence[Group]) -> NodeView:
             ],
         ),
     ],
-    ids=["good", "a false reward", "told in another way", "of a forger", "twice, with one record"],
+    ids=["good", "a false reward", "another version", "from a forger", "twice, with one record"],
 )
-def test_what_must_not_have_been_learned_from_is_found(case, tmp_path, author, groups, expected):
+def test_recomputation_finds_forbidden_training_data(case, tmp_path, author, groups, expected):
     assert case.recomputed.forgers == {case.authors["mallory"]}
     learned = [case.groups[name] for name in groups]
     faults = case.recomputed.faults(node(tmp_path, case.authors[author], learned))

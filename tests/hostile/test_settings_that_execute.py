@@ -1,4 +1,4 @@
-"""Mallory creates a swarm whose manifest carries code, or answers with code: none of it runs."""
+"""Code in the manifest or in the answers of mallory never runs."""
 
 import dataclasses
 import json
@@ -23,12 +23,12 @@ from tests.node.packages import declare
 
 LIBRARY = import_library().DATASETS
 FAMILIES = sorted(LIBRARY)
-NEVER = (
+INVALID = (
     *(*CALLS, *([call] for call in CALLS), [[CALLS[0]]], {CALLS[0]: CALLS[0]}),
     *("/etc/passwd", "../../key", "", None, 10**400, -(10**400), math.nan, math.inf),
     *([math.nan], [10**400], [[1, 2]], [1] * 65, ["+"] * 65),
 )
-FLOORS = ("protocol", "swarm", "node")
+LAYERS = ("protocol", "swarm", "node")
 WATCHED = ("compile", "exec", "open", "import", "os.", "socket.", "subprocess.", "ctypes.")
 watching: list[list[str]] = []
 
@@ -59,10 +59,10 @@ def fields(family: str) -> list[str]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_no_field_of_the_library_takes_what_mallory_writes(family):
+def test_library_fields_reject_malicious_values(family):
     kinds = schema(family, LIBRARY[family][1])
     for name in [*fields(family), "no_such_field", CALLS[0]]:
-        for value in NEVER:
+        for value in INVALID:
             with watched() as events, pytest.raises(TaskSetError) as refusal:
                 check_settings(family, 3, {name: value}, kinds)
             assert events == []
@@ -73,8 +73,8 @@ def test_no_field_of_the_library_takes_what_mallory_writes(family):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_level_is_checked_before_the_library_hears_of_it(family, monkeypatch):
-    monkeypatch.setattr(import_library(), "create_dataset", None)  # whoever asks it fails
+def test_level_is_validated_before_the_library_call(family, monkeypatch):
+    monkeypatch.setattr(import_library(), "create_dataset", None)  # A call would fail.
     for name in fields(family):
         spec = spec_of(family, canonical_json({name: CALLS[0]}))
         with pytest.raises(TaskSetError, match=f"env '{family}' level 0: setting '{name}'"):
@@ -83,23 +83,23 @@ def test_a_level_is_checked_before_the_library_hears_of_it(family, monkeypatch):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_what_the_library_sets_itself_may_be_set(family):
+def test_library_defaults_are_valid_settings(family):
     config = LIBRARY[family][1]
     kinds = schema(family, config)
     defaults = {name: getattr(config(), name) for name in kinds}
     plain = {k: list(v) if isinstance(v, tuple) else v for k, v in defaults.items()}
     check_settings(family, 0, plain, kinds)
-    assert not {"seed", "size", "data_file"} & kinds.keys(), "they name a file or another seed"
+    assert not {"seed", "size", "data_file"} & kinds.keys(), "a level must not set a file or a seed"
 
 
-def test_the_own_key_of_a_level_takes_truth_alone():
+def test_partial_credit_accepts_only_booleans():
     with pytest.raises(TaskSetError, match="'partial_credit' = 'yes': use true or false"):
         ReasoningGym.open(spec_of("gcd"), [{"partial_credit": "yes"}])
     assert Truth().wants(1) is not None
 
 
 @pytest.mark.parametrize("family", sorted(EVALUATING))
-def test_a_family_that_evaluates_is_opened_by_its_name_alone(family):
+def test_evaluating_family_opens_only_if_allowed_by_name(family):
     spec = spec_of(family)
     assert open_envs([spec], Allowed())[0] == {}
     assert open_envs([spec], Allowed(code_execution=["another"]))[0] == {}
@@ -120,7 +120,7 @@ def test_a_family_that_evaluates_is_opened_by_its_name_alone(family):
         {"a": [[[[[1]]]]]},
     ],
 )
-def test_a_package_is_handed_plain_bounded_values_alone(tmp_path, monkeypatch, settings):
+def test_package_receives_only_bounded_plain_values(tmp_path, monkeypatch, settings):
     declare(monkeypatch, tmp_path, "keeps", "tests.hostile.deeds:Deeds")
     spec = EnvSpec("keeps", "plugin", "1", ("{}",), "{question}", "text")
     assert open_plugin(spec, [{"a": 1, "b": [1.5, "x", True]}]) is not None
@@ -128,17 +128,17 @@ def test_a_package_is_handed_plain_bounded_values_alone(tmp_path, monkeypatch, s
         open_plugin(spec, [settings])
 
 
-def test_text_of_a_manifest_is_evaluated_nowhere():
-    """What evaluates text or fills templates by attribute is in no file that meets a manifest."""
+def test_source_never_evaluates_manifest_text():
+    """Check that no layer evaluates text or fills templates by attribute access."""
     root = Path(__file__).resolve().parents[2]
-    for path in (p for floor in FLOORS for p in (root / floor).rglob("*.py")):
+    for path in (p for layer in LAYERS for p in (root / layer).rglob("*.py")):
         text = path.read_text(encoding="utf-8")
         for word in (" eval(", " exec(", "parse_expr(", "sympify(", ".format_map(", "pickle."):
-            assert word not in text, f"{path}: {word}"
+            assert word not in text, f"{path} contains {word}"
         assert "template.format" not in text, path
 
 
-def test_every_family_of_the_library_that_executes_an_answer_is_listed_and_no_other(tmp_path):
+def test_evaluating_list_matches_families_that_execute_answers(tmp_path):
     done = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("payload_probe.py"))],
         cwd=tmp_path,
@@ -147,14 +147,14 @@ def test_every_family_of_the_library_that_executes_an_answer_is_listed_and_no_ot
         check=True,
         timeout=850,
     )
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert len(found) == 105, "the whole library is tried"
-    executing = {family for family, executes in found.items() if executes}
-    assert executing == EVALUATING - {"composite"}, "which is made of the others"
+    results = json.loads(done.stdout.splitlines()[-1])
+    assert len(results) == 105, "the probe tries all families of the library"
+    executing = {family for family, executes in results.items() if executes}
+    assert executing == EVALUATING - {"composite"}, "composite consists of other families"
 
 
 @pytest.mark.parametrize("match", ["exact", "numeric"])
-def test_a_file_of_questions_executes_no_answer(tmp_path, monkeypatch, match):
+def test_jsonl_source_executes_no_answer(tmp_path, monkeypatch, match):
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "one.jsonl"
     path.write_text(json.dumps({"prompt": "1/2?", "answer": "0.5"}))

@@ -1,4 +1,4 @@
-"""Mallory's text runs as code in a worker, and gets at nothing but the reward of that text."""
+"""Mallory's text runs as code in a worker, and affects only its own reward."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import EnvSpec
 from swarm.common.counters import Counters
 from swarm.groups import TaskRef
-from swarm.verification import JudgeRefused
+from swarm.verification import VerifierError
 from tests.hostile.deeds import DEEDS
 from tests.node.packages import declare
 
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 ORDINARY = 65534
 STOPPED = [0.0, 1.0, 0.0]
 
-linux = pytest.mark.skipif(sys.platform != "linux", reason="these walls are Linux's")
+linux = pytest.mark.skipif(sys.platform != "linux", reason="this sandbox needs Linux")
 
 
 @pytest.fixture(scope="module", params=["bubblewrap", "namespaces"])
@@ -53,26 +53,26 @@ def done(request, kind) -> dict:
         check=False,
     )
     assert process.returncode == 0, process.stderr
-    found = json.loads(process.stdout.splitlines()[-1])
-    if found["walls"] != kind:
+    results = json.loads(process.stdout.splitlines()[-1])
+    if results["walls"] != kind:
         pytest.skip(f"this machine has no {kind} for user {user}")
-    assert found["user"] == user
-    return found
+    assert results["user"] == user
+    return results
 
 
 @linux
 @pytest.mark.parametrize("env", ["deeds", "deeds_once"])
-def test_no_deed_gets_through_the_walls(done, env):
+def test_sandbox_stops_every_escape(done, env):
     assert done["whole"]
-    found = done["found"][env]
-    assert len(found) >= len(DEEDS)
-    assert {name: verdict for name, verdict in found.items() if verdict != STOPPED} == {}
+    results = done["found"][env]
+    assert len(results) >= len(DEEDS)
+    assert {name: verdict for name, verdict in results.items() if verdict != STOPPED} == {}
     assert done["noticed"] == []
     assert done["victim_lives"] and done["intact"]
 
 
 @linux
-def test_a_text_bends_its_own_reward_at_most_or_loses_its_group_alone(done):
+def test_text_affects_only_its_own_reward_or_group(done):
     after = done["after"]
     assert after["patch"][1:] == [0.0, 0.0, 1.0]
     assert after["leave"][1:] == [0.0, 1.0]
@@ -100,27 +100,27 @@ def spec(name: str, source: str = "reasoning-gym", version: str = "0.1.25") -> E
 
 
 @pytest.mark.usefixtures("no_walls")
-def test_without_walls_what_evaluates_is_refused_and_everything_says_so(caplog):
+def test_code_execution_without_sandbox_is_refused_and_logged(caplog):
     counters = Counters()
     specs = [spec("gcd"), spec("binary_matrix")]
     allowed = Allowed(code_execution=["binary_matrix"])
     with Verifier(specs, allowed, outside=True, counters=counters) as verifier:
         assert verifier.start() == ("gcd",)
-        assert verifier.judge(TaskRef("gcd", 0, 1), ["?"]).rewards == (0.0,)
-        with pytest.raises(JudgeRefused, match="this machine has no sandbox for that") as refusal:
-            verifier.judge(TaskRef("binary_matrix", 0, 1), ["?"])
+        assert verifier.verify(TaskRef("gcd", 0, 1), ["?"]).rewards == (0.0,)
+        with pytest.raises(VerifierError, match="this machine has no sandbox for that") as refusal:
+            verifier.verify(TaskRef("binary_matrix", 0, 1), ["?"])
     assert refusal.value.reason == "evaluates_text"
     assert "not enough for tasks that evaluate completions" in caplog.text
     assert "env 'binary_matrix' evaluates the text of completions, and this machine" in caplog.text
     assert counters.snapshot() == {"verifier_unsandboxed{sandbox=none}": 1.0}
 
 
-def test_less_than_both_is_not_enough():
+def test_partial_sandbox_is_not_whole():
     for kind, seccomp in (("sandbox-exec", True), ("none", True), ("bubblewrap", False)):
         assert not SandboxSupport(kind, landlock=True, seccomp=seccomp).whole
 
 
-def test_a_package_that_evaluates_is_refused_without_walls(tmp_path, monkeypatch):
+def test_code_execution_package_needs_a_sandbox(tmp_path, monkeypatch):
     declare(monkeypatch, tmp_path, "deeds_once", "tests.hostile.deeds:DeedsOnce")
     specs = [spec("deeds_once", "plugin", "1")]
     for allowed in (Allowed(), Allowed(code_execution=["deeds_once"], sandboxed=False)):
@@ -130,7 +130,7 @@ def test_a_package_that_evaluates_is_refused_without_walls(tmp_path, monkeypatch
 
 
 @linux
-def test_a_task_reads_what_the_users_own_file_gives_it_and_no_other_does(tmp_path, monkeypatch):
+def test_only_the_allowed_task_reads_files_and_uses_network(tmp_path, monkeypatch):
     for name in ("deeds", "curious"):
         declare(monkeypatch, tmp_path, name, "tests.hostile.deeds:Deeds")
     given = tmp_path / "given"
@@ -142,17 +142,17 @@ def test_a_task_reads_what_the_users_own_file_gives_it_and_no_other_does(tmp_pat
     allowed = Allowed(read={"curious": [str(given)]}, network=["curious"])
     with Verifier(specs, allowed, outside=True) as verifier:
         assert verifier.start() == ("deeds", "curious")
-        curious = verifier.judge(TaskRef("curious", 0, 1), [read, connect, write])
+        curious = verifier.verify(TaskRef("curious", 0, 1), [read, connect, write])
         assert curious.rewards == (1.0, 1.0, 0.0)
-        others = verifier.judge(TaskRef("deeds", 0, 1), [read, connect, write])
+        others = verifier.verify(TaskRef("deeds", 0, 1), [read, connect, write])
         assert others.rewards == (0.0, 0.0, 0.0)
 
 
 @linux
-def test_a_key_beside_what_a_command_was_started_in_is_not_shown(tmp_path, monkeypatch):
+def test_sandbox_hides_a_key_next_to_an_import_folder(tmp_path, monkeypatch):
     declare(monkeypatch, tmp_path, "deeds", "tests.hostile.deeds:Deeds")
     (tmp_path / "identity.key").write_text("secret")
     monkeypatch.syspath_prepend(tmp_path)
     with Verifier([spec("deeds", "plugin", "1")], outside=True) as verifier:
         text = f"open({str(tmp_path / 'identity.key')!r})"
-        assert verifier.judge(TaskRef("deeds", 0, 1), [text]).rewards == (0.0,)
+        assert verifier.verify(TaskRef("deeds", 0, 1), [text]).rewards == (0.0,)

@@ -1,4 +1,4 @@
-"""``install/environment.py`` makes an environment that is whole, or none."""
+"""``install/environment.py`` creates a complete environment or none."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "env"
 
 
-def test_without_venv_no_half_made_environment_remains(monkeypatch, folder: Path) -> None:
+def test_missing_venv_leaves_no_partial_environment(monkeypatch, folder: Path) -> None:
     monkeypatch.setattr(environment, "works", lambda *arguments: False)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(environment.shutil, "which", lambda name: f"/usr/bin/{name}")
@@ -25,7 +25,7 @@ def test_without_venv_no_half_made_environment_remains(monkeypatch, folder: Path
     assert not folder.exists()
 
 
-def test_an_installation_that_breaks_off_leaves_no_environment(monkeypatch, folder: Path) -> None:
+def test_interrupted_install_leaves_no_environment(monkeypatch, folder: Path) -> None:
     def broken(*command: object) -> None:
         folder.mkdir()
         (folder / "pyvenv.cfg").touch()
@@ -37,7 +37,7 @@ def test_an_installation_that_breaks_off_leaves_no_environment(monkeypatch, fold
     assert not folder.exists()
 
 
-def test_a_half_made_environment_of_an_earlier_try_is_made_again(monkeypatch, folder: Path) -> None:
+def test_installer_recreates_a_partial_environment(monkeypatch, folder: Path) -> None:
     (folder / "bin").mkdir(parents=True)
     (folder / "pyvenv.cfg").touch()
     (folder / "bin" / "python").symlink_to(sys.executable)
@@ -46,10 +46,10 @@ def test_a_half_made_environment_of_an_earlier_try_is_made_again(monkeypatch, fo
     monkeypatch.setattr(environment, "run", lambda *command: commands.append(command))
     assert environment.made(folder) == folder / "bin" / "python"
     assert commands[0][1:] == ("-m", "venv", folder)
-    assert not folder.exists(), "what was there has made place"
+    assert not folder.exists(), "the partial environment is removed"
 
 
-def test_a_folder_that_is_something_else_is_left_alone(folder: Path) -> None:
+def test_installer_refuses_an_unrelated_folder(folder: Path) -> None:
     folder.mkdir()
     (folder / "letter.txt").write_text("mine")
     with pytest.raises(environment.InstallError, match=r"not an environment: .*Move it away"):
@@ -58,14 +58,14 @@ def test_a_folder_that_is_something_else_is_left_alone(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [(3, 9, 2), (3, 10, 0), (3, 14, 0)])
-def test_a_python_that_is_not_supported_is_refused_by_its_version(monkeypatch, folder, version):
+def test_installer_rejects_unsupported_python_versions(monkeypatch, folder, version):
     monkeypatch.setattr(environment.sys, "version_info", version)
     with pytest.raises(environment.InstallError, match=r"is not supported\. Install Python 3\.11"):
         environment.made(folder)
     assert not folder.exists()
 
 
-def test_uv_takes_the_wheels_and_the_index_that_pip_is_configured_with(monkeypatch, tmp_path):
+def test_uv_uses_the_wheels_and_index_configured_for_pip(monkeypatch, tmp_path):
     configured = tmp_path / "pip.conf"
     configured.write_text(
         "[global]\nfind-links = /srv/wheels\n    /srv/more\nindex-url = https://example.org/simple\n"
@@ -79,7 +79,7 @@ def test_uv_takes_the_wheels_and_the_index_that_pip_is_configured_with(monkeypat
 
 (TORCH,) = (line for line in environment.requirements() if line.startswith("torch=="))
 CPU = (TORCH, "--torch-backend", "cpu")
-SAID = {
+TEXTS = {
     "auto": ("360 MB to download and 1.5 GB on disk",),
     "cpu": ("CPU build cannot be reached", "2.9 GB to download"),
 }
@@ -94,7 +94,7 @@ SAID = {
         ("cuda", False, (TORCH,), [(TORCH,)]),
     ],
 )
-def test_the_cuda_build_is_for_a_gpu_or_for_who_asks_or_in_place_of_one_that_is_not_reached(
+def test_installer_selects_cuda_for_gpu_request_or_fallback(
     monkeypatch, capsys, build, gpu, reachable, asked
 ):
     tried: list[tuple[str, ...]] = []
@@ -110,5 +110,5 @@ def test_the_cuda_build_is_for_a_gpu_or_for_who_asks_or_in_place_of_one_that_is_
     monkeypatch.setattr(environment.sys, "platform", "linux")
     environment.Installer(Path("python"), Path("env")).install_torch(build)
     assert tried == asked
-    said = capsys.readouterr().out
-    assert all(words in said for words in (() if TORCH in asked[0] else SAID[build]))
+    output = capsys.readouterr().out
+    assert all(words in output for words in (() if TORCH in asked[0] else TEXTS[build]))

@@ -1,4 +1,4 @@
-"""The stand-ins in ``install/`` do what the packages whose names they bear would do."""
+"""The stand-ins in ``install/`` behave like the packages that they replace."""
 
 import itertools
 import subprocess
@@ -26,27 +26,27 @@ VARIABLES = 5
 LITERALS = st.integers(-VARIABLES, VARIABLES).filter(bool)
 CLAUSES = st.lists(st.lists(LITERALS, min_size=1, max_size=3), min_size=1, max_size=12)
 ZEBRAS = "42603717b7"
-"""Digest of what reasoning-gym makes with pycosat 0.6.6 itself."""
+"""Digest of reasoning-gym's output with the real pycosat 0.6.6."""
 
 
 @given(CLAUSES)
-def test_every_model_of_a_formula_is_found_once(clauses: list[list[int]]) -> None:
+def test_itersolve_yields_every_model_once(clauses: list[list[int]]) -> None:
     used = max(abs(literal) for clause in clauses for literal in clause)
     models = [
         [variable if value else -variable for variable, value in enumerate(values, start=1)]
         for values in itertools.product([False, True], repeat=used)
     ]
-    wanted = [m for m in models if all(set(clause) & set(m) for clause in clauses)]
-    assert sorted(pycosat.itersolve(clauses)) == sorted(wanted)
+    expected = [m for m in models if all(set(clause) & set(m) for clause in clauses)]
+    assert sorted(pycosat.itersolve(clauses)) == sorted(expected)
 
 
-def test_logic_puzzles_are_the_ones_that_pycosat_leads_to() -> None:
+def test_logic_puzzles_match_those_of_pycosat() -> None:
     made = create_dataset("zebra_puzzles", size=6, seed=11, num_people=3, num_characteristics=3)
     text = "".join(f"{made[i]['question']}{made[i]['answer']}" for i in range(6))
     assert sha256(text.encode()).hexdigest()[:10] == ZEBRAS
 
 
-def test_a_point_times_a_private_key_is_the_secret_of_ecdh() -> None:
+def test_point_multiplication_gives_ecdh_shared_secret() -> None:
     other = ec.generate_private_key(ec.SECP256R1())
     sent = other.public_key().public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
     private = keys.gen_private_key(P256)
@@ -58,7 +58,7 @@ def test_a_point_times_a_private_key_is_the_secret_of_ecdh() -> None:
 
 
 @pytest.mark.parametrize("compressed", [True, False])
-def test_keys_on_p_256_survive_their_encodings(compressed: bool) -> None:
+def test_p_256_key_encodings_round_trip(compressed: bool) -> None:
     private = keys.gen_private_key(P256)
     point = keys.get_public_key(private, P256)
     encoded = SEC1Encoder.encode_public_key(point, compressed=compressed)
@@ -70,7 +70,7 @@ def test_keys_on_p_256_survive_their_encodings(compressed: bool) -> None:
         SEC1Encoder.decode_public_key(b"\x04" + b"\x01" * 64, P256)
 
 
-def test_libp2p_finds_all_that_it_imports_of_fastecdsa() -> None:
+def test_stand_in_covers_libp2p_use_of_fastecdsa() -> None:
     if find_spec("libp2p") is None:
         pytest.skip("libp2p is not installed: pip install '.[libp2p]'")
     code = """
@@ -83,6 +83,6 @@ assert pair.private_key.to_bytes().startswith(b"-----BEGIN EC PRIVATE KEY-----")
 (one, secret), (other, same) = (create_ephemeral_key_pair("P-256") for _ in range(2))
 assert secret(other.to_bytes()) == same(one.to_bytes())
 """
-    # In a process of its own: libp2p and hivemind do not share one.
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr
+    # Use a separate process, because libp2p and hivemind cannot share one.
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr

@@ -1,4 +1,4 @@
-"""``python -m tests.mutants``: whether every defence has a test that fails without it."""
+"""Check that every defence has a test that fails without it."""
 
 import argparse
 import os
@@ -23,7 +23,7 @@ VERDICTS = {
 
 
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
-    """Try the mutants of a tree; 0 if every one of them is killed, else 1."""
+    """Try the mutants of a tree; return 0 if tests kill all of them, else 1."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("--only", action="append", metavar="SLUG", help="this threat; repeatable")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants at a time")
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
 
 def _try(mutants: Sequence[Mutant], root: Path, jobs: int, seconds: float) -> int:
     with tempfile.TemporaryDirectory(prefix="mutants-") as scratch:
-        Path(scratch).chmod(0o755)  # some tests look at the tree as another user
+        Path(scratch).chmod(0o755)  # Some tests read the tree as another user.
         trees: SimpleQueue[Path] = SimpleQueue()
         for number in range(jobs):
             tree = Path(scratch, str(number))

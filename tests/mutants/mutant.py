@@ -1,7 +1,7 @@
-"""Mutants: defences taken out of the code on purpose, and what has to hold for their entries.
+"""Mutants, which remove a defence from the code, and checks of their entries.
 
-An entry of ``tests/mutants/*.toml`` names a threat (a row of ``docs/security.md``), the text of the
-defence, the text without it, and the tests of which at least one has to fail then.
+An entry of ``tests/mutants/*.toml`` names a threat (a row of ``docs/security.md``), the code with
+the defence, the code without it, and tests. At least one of the tests must fail without it.
 """
 
 import ast
@@ -20,16 +20,16 @@ _ROW = re.compile(rf"\|\s*`({SLUG.pattern})`\s*\|")
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One defence and the text that takes it out.
+    """One defence and the change that removes it.
 
     Attributes:
         threat: slug of the row of ``docs/security.md``.
-        defence: one sentence, what stops the threat.
+        defence: one sentence that says what stops the threat.
         file: path in the tree.
-        find: text that stands in the file exactly once.
+        find: text that occurs in the file exactly once.
         replace: the text without the defence.
-        tests: pytest ids; under the mutant at least one fails.
-        source: the entry, as in ``protocol.toml #2``.
+        tests: pytest ids; at least one test fails with the mutant.
+        source: the entry, such as ``protocol.toml #2``.
     """
 
     threat: str
@@ -41,12 +41,12 @@ class Mutant:
     source: str
 
 
-class BadMutant(Exception):  # noqa: N818 - reads as what it says
-    """An entry that cannot be tried, or a table of threats that does not match the entries."""
+class BadMutant(Exception):  # noqa: N818
+    """Raised for an invalid entry or a threat table that does not match the entries."""
 
 
 def read(folder: Path) -> list[Mutant]:
-    """All entries of ``folder/*.toml``."""
+    """Return all entries of ``folder/*.toml``."""
     mutants = []
     for path in sorted(folder.glob("*.toml")):
         try:
@@ -74,7 +74,7 @@ def _entry(entry: dict[str, object], source: str) -> Mutant:
 
 
 def faults(mutant: Mutant, tree: Path) -> Iterator[str]:
-    """What keeps an entry from being tried in this tree."""
+    """Yield the reasons why an entry cannot be tried in this tree."""
     if not SLUG.fullmatch(mutant.threat):
         yield f"threat {mutant.threat!r} is not a slug like slow-streams"
     if not mutant.defence.strip():
@@ -103,7 +103,7 @@ def mutated(text: str, mutant: Mutant) -> str:
 
 
 def _exists(test: str, tree: Path) -> bool:
-    """Whether a pytest id names a file and, where it does, a function in it."""
+    """Return whether the file of a pytest id, and its function if any, exist."""
     name, _, function = test.partition("::")
     if not function or not (tree / name).is_file():
         return (tree / name).is_file()
@@ -115,7 +115,7 @@ def _exists(test: str, tree: Path) -> bool:
 
 
 def threats(document: Path) -> set[str]:
-    """Slugs of the table of threats: rows whose first cell is a slug in backticks."""
+    """Return the slugs of the threat table; rows start with a slug in backticks."""
     if not document.is_file():
         raise BadMutant(f"there is no {THREATS}: every threat is a row of its table")
     lines = document.read_text(encoding="utf-8").splitlines()
@@ -126,7 +126,7 @@ def threats(document: Path) -> set[str]:
 
 
 def unmatched(known: set[str], mutants: Iterable[Mutant]) -> Iterator[str]:
-    """Threats without a mutant, and mutants without a threat."""
+    """Yield threats without a mutant, and mutants without a threat."""
     tried = {mutant.threat for mutant in mutants}
     for slug in sorted(known - tried):
         yield f"threat {slug} of {THREATS} has no mutant: add one to tests/mutants"

@@ -1,4 +1,4 @@
-"""A test without the defence that it names must fail, and whoever checks that can fail too."""
+"""The mutant checker accepts valid mutants and rejects all others."""
 
 import subprocess
 from pathlib import Path
@@ -52,7 +52,7 @@ DOCUMENT = "| threat | what stops it |\n|---|---|\n| `large-ones` | a limit |\n"
 
 @pytest.fixture
 def tree(tmp_path) -> Path:
-    """A tree with a gate, its tests and one mutant, which they kill."""
+    """Create a tree with code, its tests and one mutant that the tests kill."""
     files = {
         "gate.py": CODE,
         "pyproject.toml": '[tool.pytest.ini_options]\npythonpath = ["."]\n',
@@ -73,7 +73,7 @@ def attempt(tree: Path, capsys, *options: str) -> tuple[int, str]:
     return code, shown.out + shown.err
 
 
-def test_a_mutant_that_a_test_notices_is_killed(tree, capsys):
+def test_failing_test_kills_the_mutant(tree, capsys):
     code, shown = attempt(tree, capsys)
     assert code == 0
     assert "1 of 1 mutants killed" in shown
@@ -91,7 +91,7 @@ def test_a_mutant_that_a_test_notices_is_killed(tree, capsys):
     ],
     ids=["survives", "skipped", "broken", "waits", "fails anyway"],
 )
-def test_whatever_else_comes_of_a_mutant_is_a_failure(tree, capsys, test, seconds, code, verdict):
+def test_any_other_mutant_outcome_is_a_failure(tree, capsys, test, seconds, code, verdict):
     (tree / "gate.py").write_text(code)
     (tree / "tests/mutants/gate.toml").write_text(LARGE.format(test=test))
     status, shown = attempt(tree, capsys, "--seconds", seconds)
@@ -115,7 +115,7 @@ def test_whatever_else_comes_of_a_mutant_is_a_failure(tree, capsys, test, second
         (("[[mutant]]", "[mutant"), "gate.toml"),
     ],
 )
-def test_an_entry_that_cannot_be_tried_is_refused_by_name(tree, capsys, bad, fault):
+def test_checker_reports_an_invalid_mutant_entry(tree, capsys, bad, fault):
     text = LARGE.format(test="test_large_ones_stay_out").replace(*bad)
     (tree / "tests/mutants/gate.toml").write_text(text)
     code, shown = attempt(tree, capsys)
@@ -133,16 +133,16 @@ def test_an_entry_that_cannot_be_tried_is_refused_by_name(tree, capsys, bad, fau
         (None, "there is no docs/security.md"),
     ],
 )
-def test_the_table_of_threats_and_the_mutants_match(tree, capsys, document, fault):
+def test_checker_compares_threat_table_with_mutants(tree, capsys, document, fault):
     path = tree / "docs/security.md"
     path.unlink() if document is None else path.write_text(document)
     code, shown = attempt(tree, capsys)
     assert code == 1
     assert fault in shown
-    assert attempt(tree, capsys, "--only", "large-ones")[0] == 0, "one threat alone can be tried"
+    assert attempt(tree, capsys, "--only", "large-ones")[0] == 0, "--only ignores other threats"
 
 
-def test_every_entry_of_this_tree_can_be_tried_and_every_threat_has_one():
+def test_repository_mutants_are_valid_and_cover_all_threats():
     try:
         mutants = read(ROOT / "tests/mutants")
     except BadMutant as error:

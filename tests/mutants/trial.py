@@ -1,4 +1,4 @@
-"""Trying mutants: a copy of the tree, a defence taken out of it, and the tests that should fail."""
+"""Try mutants: copy the tree, remove a defence, and run the tests that must fail."""
 
 import os
 import shutil
@@ -36,9 +36,9 @@ class Result:
 
 
 def copy_tree(root: Path, copy: Path) -> None:
-    """Copy what git tracks or would track; environments and caches stay behind.
+    """Copy the files that git tracks or would track, without environments and caches.
 
-    Bytecode is not copied and not written there: a mutant may have its original's size and second.
+    The copy has no bytecode, because a mutant may have its original's size and modification time.
     """
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listing = subprocess.run(command, cwd=root, capture_output=True, check=True)
@@ -60,7 +60,7 @@ def applied(mutant: Mutant, tree: Path) -> Iterator[None]:
 
 
 def run_tests(tree: Path, tests: Iterable[str], seconds: float, *options: str) -> Result:
-    """Run pytest in a tree, with every process that it starts, for at most ``seconds``."""
+    """Run pytest in a tree for at most ``seconds``, with all processes that it starts."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as scratch:
         report = Path(scratch, "report.xml")
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--tb=short"]
@@ -92,7 +92,7 @@ def _run(command: list[str], tree: Path, seconds: float) -> tuple[int | None, st
 
 
 def _outcome(code: int | None, report: Path) -> Outcome:
-    """Red only where a test that ran failed; errors of collection or set-up show no defence."""
+    """Return RED only if a test failed; collection or setup errors do not count."""
     if code is None:
         return Outcome.TIMEOUT
     if code not in (_PASSED, _FAILED) or not report.is_file():

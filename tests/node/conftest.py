@@ -1,4 +1,4 @@
-"""A terminal for the tests of commands, and a node that init made in it."""
+"""Fixtures for command tests: a terminal and an initialized node."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ from node.storage.run_folder import RunFolder
 
 
 class Terminal:
-    """Runs commands as the installed program does, in an empty folder."""
+    """Runs commands as the installed program does."""
 
     def __init__(self, patch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> None:
         self._patch = patch
@@ -28,7 +28,7 @@ class Terminal:
         return ended.value.code or 0
 
     def ok(self, *args: str) -> str:
-        """What a command that succeeds prints."""
+        """Run a command that must succeed; return its output."""
         assert self(*args) == 0, self.err
         return self.out
 
@@ -36,12 +36,12 @@ class Terminal:
         return json.loads(self.ok(*args, "--json"))
 
     def fails(self, status: int, *args: str) -> str:
-        """The error of a command that ends with this status."""
+        """Run a command that must end with this status; return its errors."""
         assert self(*args) == status
         return self.err
 
     def refuses(self, status: int, *args: str) -> str:
-        """The one line of an error."""
+        """Run a command that must fail with one line; return the line."""
         (line,) = self.fails(status, *args).splitlines()
         return line
 
@@ -50,7 +50,7 @@ class Terminal:
 def terminal(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr("node.monitor.output.LONG_WAIT_SECONDS", 600.0)  # on a busy machine
+    monkeypatch.setattr("node.monitor.output.LONG_WAIT_SECONDS", 600.0)  # for busy machines
     return Terminal(monkeypatch, capsys)
 
 

@@ -1,4 +1,4 @@
-"""Packages without an installer: the metadata that pip would write, in a folder on the path."""
+"""Fake installed packages: metadata as pip writes it, in a folder on the path."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 
 
 def installed(patch: pytest.MonkeyPatch, folder: Path, package: str, version: str = "1") -> Path:
-    """Make a package one that is installed; the folder of its metadata."""
+    """Make a package appear installed; return the folder of its metadata."""
     metadata = folder / f"{package.replace('-', '_')}-{version}.dist-info"
     metadata.mkdir()
     text = f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n"
@@ -18,6 +18,6 @@ def installed(patch: pytest.MonkeyPatch, folder: Path, package: str, version: st
 def declare(
     patch: pytest.MonkeyPatch, folder: Path, name: str, target: str, group: str = "swarm_node.tasks"
 ) -> None:
-    """Make ``target`` (``module:attribute``) the kind ``name`` of an installed package."""
+    """Register ``target`` (``module:attribute``) as the plugin ``name``."""
     metadata = installed(patch, folder, f"{name}-kind")
     (metadata / "entry_points.txt").write_text(f"[{group}]\n{name} = {target}\n")

@@ -1,4 +1,4 @@
-"""Programs in an interpreter of their own, which find the project wherever they run."""
+"""Run Python programs in a new interpreter that can import the project."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ def python(code: str, *arguments: str, **options: object) -> subprocess.Complete
 
 
 def program(*arguments: str, env: Mapping[str, str] = MappingProxyType({}), **options: object):
-    """Run Python; what it prints is kept unless streams are given."""
+    """Run Python; capture its output unless streams are given."""
     captured = not {"stdout", "stderr"} & options.keys()
     return subprocess.run(
         [sys.executable, *arguments],
@@ -30,7 +30,7 @@ def program(*arguments: str, env: Mapping[str, str] = MappingProxyType({}), **op
 
 
 def workers() -> list[psutil.Process]:
-    """The workers that verifiers of this process started: copies of its fork servers, or alone."""
+    """Return verifier workers: children of fork servers, or direct children."""
     found: list[psutil.Process] = []
     for child in psutil.Process().children():
         with suppress(psutil.NoSuchProcess):
@@ -57,5 +57,5 @@ def ended(process: psutil.Process) -> bool:
 def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "it never came true"
+        assert time.monotonic() < deadline, f"timed out after {seconds:.0f} s"
         time.sleep(0.01)

@@ -17,19 +17,19 @@ SHORT += ("own_task/sorting_task.py", DRIVE.name)
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_a_nodes_config_is_accepted_and_gives_the_node_what_it_says(path):
+def test_example_config_loads_with_its_values(path):
     config = load(path)
     for section, keys in tomllib.loads(path.read_text()).items():
         assert keys.items() <= getattr(config, section).model_dump(mode="json").items()
 
 
 @pytest.mark.parametrize("path", SHORT)
-def test_an_example_takes_under_forty_lines(path):
+def test_example_has_fewer_than_40_lines(path):
     assert len((EXAMPLES / path).read_text().splitlines()) < 40
 
 
 @pytest.mark.processes
-def test_a_node_driven_from_python_does_its_rounds_and_goes_on_from_a_checkpoint(tmp_path):
+def test_python_driven_node_trains_and_resumes(tmp_path):
     def drive(rounds: int) -> list[str]:
         options = {"env": {"OMP_NUM_THREADS": "1"}, "stdin": subprocess.DEVNULL, "timeout": 600}
         run = program(str(DRIVE), "run", str(rounds), cwd=tmp_path, **options)
@@ -41,7 +41,7 @@ def test_a_node_driven_from_python_does_its_rounds_and_goes_on_from_a_checkpoint
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_every_link_of_a_page_leads_somewhere(page):
+def test_every_page_link_has_a_target(page):
     for target in re.findall(r"\]\((?!https?:)([^)#]+)[^)]*\)", page.read_text()):
         assert (page.parent / target).exists(), target
 

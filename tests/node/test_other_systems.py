@@ -26,7 +26,7 @@ import node, protocol, swarm
 NOT_HERE = (
     "node.engines.vllm",
     "node.environments.verifiers",
-    "node.tasks.sandbox.namespaces",
+    "node.tasks.sandbox.namespaces"
 )
 
 def ours():
@@ -50,7 +50,7 @@ for module, names in (
     (signal, ("pthread_sigmask", "setitimer", "ITIMER_VIRTUAL", "pidfd_send_signal")),
     (signal, tuple(each.name for each in signal.Signals if each.name not in SIGNALS)),
     (select, ("poll", "epoll")),
-    (socket, ("AF_UNIX",)),
+    (socket, ("AF_UNIX",))
 ):
     for name in names:
         if hasattr(module, name):
@@ -76,7 +76,7 @@ check_semaphores()
 
 
 @pytest.mark.parametrize("work", [LOADS_ALL, NO_FORK], ids=["all modules", "no fork"])
-def test_a_node_loads_without_the_modules_of_unix(work):
+def test_node_loads_without_unix_modules(work):
     run = python(PRELUDE + work, cwd=ROOT)
     assert run.returncode == 0, run.stderr
 
@@ -85,15 +85,15 @@ TRANSPORTS = {"win32": "libp2p", "linux": "hivemind", "darwin": "hivemind"}
 
 
 @pytest.mark.parametrize(("system", "transport"), TRANSPORTS.items())
-def test_a_plain_installation_brings_the_transport_that_is_the_systems_default(system, transport):
+def test_plain_install_includes_the_default_transport(system, transport):
     needed = [Requirement(line) for line in requirements()]
-    here = {r.name for r in needed if not r.marker or r.marker.evaluate({"sys_platform": system})}
-    assert here & {"libp2p", "hivemind"} == {transport}
+    deps = {r.name for r in needed if not r.marker or r.marker.evaluate({"sys_platform": system})}
+    assert deps & {"libp2p", "hivemind"} == {transport}
     code = (
         "import pydantic, node.config.registry, sys\n"
         f"sys.platform = {system!r}\n"
         "from node.config.sections import NetworkSection\n"
         "print(NetworkSection().transport)"
     )
-    told = python(code, cwd=ROOT)
-    assert told.stdout.strip() == transport, told.stderr
+    result = python(code, cwd=ROOT)
+    assert result.stdout.strip() == transport, result.stderr

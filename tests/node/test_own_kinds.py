@@ -33,7 +33,7 @@ def install(patch: pytest.MonkeyPatch, folder: Path, example: str, registry: Reg
     return name
 
 
-def test_a_loss_of_ones_own_trains_with_its_own_settings(tmp_path, monkeypatch):
+def test_custom_loss_trains_with_its_own_options(tmp_path, monkeypatch):
     name = install(monkeypatch, tmp_path, "own_loss", LOSSES)
 
     def trained(beta: float, epochs: int = 3) -> torch.Tensor:
@@ -43,12 +43,12 @@ def test_a_loss_of_ones_own_trains_with_its_own_settings(tmp_path, monkeypatch):
         return weights(policy)
 
     assert not torch.equal(trained(0.0), trained(10.0))
-    assert torch.equal(trained(0.0, epochs=1), trained(10.0, epochs=1))  # as its README says
+    assert torch.equal(trained(0.0, epochs=1), trained(10.0, epochs=1))  # stated in its README
     with pytest.raises(ConfigError, match=r"learner\.loss_options\.beta: 11"):
         Config.with_overrides({"learner.loss": name, "learner.loss_options.beta": 11})
 
 
-def test_the_loss_of_the_example_has_a_gradient_beside_infinite_ratios(tmp_path, monkeypatch):
+def test_example_loss_has_finite_gradients_at_extreme_ratios(tmp_path, monkeypatch):
     name = install(monkeypatch, tmp_path, "own_loss", LOSSES)
     loss = LOSSES.open(name, {}, Clip(0.2, 0.28))
     cur = torch.tensor([[-1.0, -200.0, -200.0]], requires_grad=True)
@@ -58,7 +58,7 @@ def test_the_loss_of_the_example_has_a_gradient_beside_infinite_ratios(tmp_path,
     assert cur.grad is not None and cur.grad.isfinite().all()
 
 
-def test_a_selection_of_ones_own_is_measured_by_the_experiment(tmp_path, monkeypatch):
+def test_experiment_runs_with_a_custom_selection(tmp_path, monkeypatch):
     name = install(monkeypatch, tmp_path, "own_selection", SELECTIONS)
     path = os.pathsep.join([str(tmp_path), str(EXAMPLES / "own_selection"), str(EXAMPLES.parent)])
     command = ["sapo", "--quick", "--mix", "auto", "--nodes", "2", "--run-dir", "run", "--json"]
@@ -92,21 +92,21 @@ class Regional(TransportKind):
 
 
 @pytest.mark.parametrize("name", ["north", "south"])
-def test_a_transport_of_ones_own_has_its_options_wherever_it_is_asked(tmp_path, monkeypatch, name):
+def test_custom_transport_options_are_checked_everywhere(tmp_path, monkeypatch, name):
     (tmp_path / "regional.py").write_text(REGIONAL)
     declare(monkeypatch, tmp_path, "regional", "regional:Regional", TRANSPORTS.group)
     keys = {"network.transport": "regional", "network.transport_options.region": name}
     config = Config.with_overrides(keys)
-    found = checks.check_transport(config.network)
+    result = checks.check_transport(config.network)
     if name == "north":
         transports.check_transport(config.network)
-        assert found.level == "ok"
+        assert result.level == "ok"
         return
-    assert found.level == "fail" and "south" in found.found
+    assert result.level == "fail" and "south" in result.found
     folder, stages = RunFolder(tmp_path / "run"), Stages(quiet=True)
-    for asked in (
+    for action in (
         lambda: transports.check_transport(config.network),
         lambda: run_untrained("bootstrap", config, folder, RunOptions(), stages),
     ):
         with pytest.raises(ConfigError, match="south"):
-            asked()
+            action()

@@ -10,7 +10,7 @@ from tests.node.programs import python
 
 
 class Clock:
-    """Time passes only where somebody waits."""
+    """A clock that advances only by waits."""
 
     now = 0.0
 
@@ -28,7 +28,7 @@ def clock(monkeypatch):
     torch.set_num_threads(before)
 
 
-def test_a_process_that_chose_its_threads_gives_torch_and_its_children_no_more(monkeypatch):
+def test_thread_choice_limits_torch_and_child_processes(monkeypatch):
     code = (
         "from node.threads import choose; choose(1);"
         "import json, os, torch;"
@@ -42,7 +42,7 @@ def test_a_process_that_chose_its_threads_gives_torch_and_its_children_no_more(m
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux's CPU affinity")
-def test_zero_takes_the_cores_that_this_process_may_run_on():
+def test_zero_threads_means_all_cores_of_the_affinity_mask():
     code = (
         "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))});"
         "from node.threads import choose; print(choose(0))"
@@ -50,7 +50,7 @@ def test_zero_takes_the_cores_that_this_process_may_run_on():
     assert python(code, check=True).stdout.strip() == "1"
 
 
-def test_threads_that_do_not_pay_are_left_to_others_and_those_that_halve_the_time_taken(clock):
+def test_fastest_uses_more_threads_only_if_they_help(clock):
     import torch
 
     assert threads.fastest(lambda: clock.wait(0.02), 4) == torch.get_num_threads() == 1
@@ -76,9 +76,9 @@ print(freed - before, after - before)
 """
 
 
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="glibc keeps it")
-def test_memory_that_tensors_freed_below_others_goes_back_to_the_system():
-    ended = python(FREED_BELOW)
-    assert ended.returncode == 0, ended.stderr
-    freed, after = map(int, ended.stdout.split())
-    assert freed > 450 and after < 100, "MiB more than at first"
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="needs malloc_trim")
+def test_trimmer_returns_freed_heap_memory_to_the_system():
+    result = python(FREED_BELOW)
+    assert result.returncode == 0, result.stderr
+    freed, after = map(int, result.stdout.split())
+    assert freed > 450 and after < 100, "MiB above the start"

@@ -1,4 +1,4 @@
-"""What Windows does in another way, here with its answers in place of Linux's."""
+"""Windows behavior, simulated on Linux."""
 
 import ast
 import errno
@@ -25,7 +25,7 @@ from tests.support import random_policy
 
 BY_MODE = {"open": 0, "fdopen": 1}
 TEXT = {"read_text", "write_text", "TextIOWrapper", "FileHandler", "RotatingFileHandler"}
-OTHERS = ("tasks.open", "muxed.open", "relay.open")  # no files
+OTHERS = ("tasks.open", "muxed.open", "relay.open")  # These open no files.
 
 
 @pytest.fixture
@@ -34,24 +34,24 @@ def windows(monkeypatch):
 
 
 def as_text(call):
-    """Whether a call reads or writes a file in an encoding of the system's."""
+    """Return whether a call opens text in the system's encoding."""
     name = ast.unparse(call.func).rpartition(".")[2]
-    given = {keyword.arg: keyword.value for keyword in call.keywords}
-    if "encoding" in given or None in given:
+    kwargs = {keyword.arg: keyword.value for keyword in call.keywords}
+    if "encoding" in kwargs or None in kwargs:
         return False
     if name in ("run", "Popen", "check_output"):
-        return bool(given.keys() & {"text", "universal_newlines"})
+        return bool(kwargs.keys() & {"text", "universal_newlines"})
     if name not in BY_MODE:
         return name in TEXT
     place = BY_MODE[name] + (name == "open" and isinstance(call.func, ast.Name))
-    mode = given.get("mode", call.args[place] if len(call.args) > place else None)
+    mode = kwargs.get("mode", call.args[place] if len(call.args) > place else None)
     if mode is None:
         return not call.args
     return isinstance(mode, ast.Constant) and isinstance(mode.value, str) and "b" not in mode.value
 
 
-def test_every_file_of_text_names_its_encoding():
-    """That of Windows is another: cp1252, which lacks most characters."""
+def test_every_text_file_sets_its_encoding():
+    """Windows defaults to cp1252, which lacks most characters."""
     found = []
     for folder in ("node", "swarm", "protocol", "experiments"):
         for path in sorted((ROOT / folder).rglob("*.py")):
@@ -79,17 +79,17 @@ def test_every_file_of_text_names_its_encoding():
         ("subprocess.run(x)", False),
     ],
 )
-def test_text_is_told_from_bytes(call, found):
+def test_as_text_finds_text_mode(call, found):
     assert as_text(parse(call).body[0].value) is found
 
 
-def test_on_windows_a_snapshot_is_locked_by_a_file(tmp_path, monkeypatch, windows):
-    really = os.open
+def test_windows_snapshot_uses_a_lock_file(tmp_path, monkeypatch, windows):
+    original = os.open
 
     def opened(path, flags, *mode, **options):
         if "dir_fd" not in options and Path(path).is_dir():
             raise PermissionError(errno.EACCES, "Permission denied")
-        return really(path, flags, *mode, **options)
+        return original(path, flags, *mode, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", opened)
@@ -107,20 +107,20 @@ def test_on_windows_a_snapshot_is_locked_by_a_file(tmp_path, monkeypatch, window
 
 
 @pytest.mark.usefixtures("windows")
-def test_on_windows_a_file_that_others_read_is_replaced_a_little_later(tmp_path, monkeypatch):
-    really, pauses, left = Path.replace, [], [2]
+def test_windows_retries_replacing_a_file_in_use(tmp_path, monkeypatch):
+    original, pauses, retries = Path.replace, [], [2]
 
     def replace(path, target):
-        if left[0]:
-            left[0] -= 1
+        if retries[0]:
+            retries[0] -= 1
             raise PermissionError(errno.EACCES, "Access is denied")
-        return really(path, target)
+        return original(path, target)
 
     monkeypatch.setattr(Path, "replace", replace)
     monkeypatch.setattr(time, "sleep", pauses.append)
     write_atomic(tmp_path / "status.json", b"{}", durable=False)
     assert (tmp_path / "status.json").read_bytes() == b"{}" and len(pauses) == 2
-    left[0] = 1000
+    retries[0] = 1000
     (tmp_path / "draft").touch()
     with pytest.raises(PermissionError):
         util.replace(tmp_path / "draft", tmp_path / "status.json")
@@ -132,28 +132,28 @@ def test_on_windows_a_file_that_others_read_is_replaced_a_little_later(tmp_path,
     assert pauses == []
 
 
-def test_a_file_of_rounds_is_closed_when_a_shorter_one_replaces_it(tmp_path, monkeypatch):
-    path, really, held = tmp_path / "metrics.jsonl", Path.replace, []
+def test_metrics_file_is_closed_before_it_is_replaced(tmp_path, monkeypatch):
+    path, original, handles = tmp_path / "metrics.jsonl", Path.replace, []
 
     def replace(draft, target):
-        held.append([each.path for each in psutil.Process().open_files()].count(str(path)))
-        return really(draft, target)
+        handles.append([each.path for each in psutil.Process().open_files()].count(str(path)))
+        return original(draft, target)
 
     monkeypatch.setattr(Path, "replace", replace)
     with closing(JsonLinesFile(path, 4096)) as file:
         for _ in range(20):
             file.write(RECORD)
-    assert held and not any(held)
+    assert handles and not any(handles)
 
 
-def test_on_windows_a_checkpoint_that_is_in_use_is_deleted_later(tmp_path, monkeypatch, caplog):
+def test_windows_deletes_a_checkpoint_in_use_later(tmp_path, monkeypatch, caplog):
     checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
-    really, refuses = Path.rename, [True]
+    original, refuses = Path.rename, [True]
 
     def rename(path, target):
         if path.name.startswith("step-") and refuses[0]:
             raise PermissionError(errno.EACCES, "Access is denied")
-        return really(path, target)
+        return original(path, target)
 
     def save(step):
         checkpoints.save(step, lambda folder: (folder / "weights").write_bytes(b"x"), {})
@@ -171,7 +171,7 @@ def test_on_windows_a_checkpoint_that_is_in_use_is_deleted_later(tmp_path, monke
 
 
 @pytest.mark.usefixtures("windows")
-def test_on_windows_a_console_is_written_in_characters(monkeypatch):
+def test_windows_console_escapes_unencodable_text(monkeypatch):
     ours, theirs = pty.openpty()
     with open(theirs, "w", encoding="cp1252") as console, open(ours, "rb"):  # noqa: PTH123
         monkeypatch.setattr(sys, "stdout", console)

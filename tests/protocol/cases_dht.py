@@ -1,4 +1,4 @@
-"""DHT calls with the answers of one node, and counts of authors with the depths they give."""
+"""DHT calls with the answers of one node, and author counts with their depths."""
 
 import asyncio
 import math
@@ -46,7 +46,7 @@ def identity_of(name: str) -> Identity:
 
 
 def record_of(author: Identity, longer: float = 0.0, **changes: object) -> DictionaryRecord:
-    """An author's announcement at depth 0 as it stands in a store."""
+    """Return an author's announcement at depth 0 as a store holds it."""
     plain = announced(author, depth=0, shard=0, nonce=0, offers=())
     made = announced(author, depth=0, shard=0, offers=(), expiry=plain.expiry + longer, **changes)
     key = dht_key_of(record_key(SWARM, made.epoch, 0, 0))
@@ -57,7 +57,7 @@ def record_of(author: Identity, longer: float = 0.0, **changes: object) -> Dicti
 def whole(
     records: Sequence[DictionaryRecord], head: tuple[float, float] | None = None
 ) -> DictionaryRecord:
-    """The same records as one dictionary, behind the two numbers of its ``head``."""
+    """Pack the records into one dictionary, after the two numbers of its ``head``."""
     latest = max(each.expiration_time for each in records)
     entries = [[msgpack.unpackb(r.subkey), r.value, r.expiration_time] for r in records]
     packed = msgpack.packb([*(head or (math.inf, latest)), entries])
@@ -66,7 +66,7 @@ def whole(
 
 
 def longer_heads(record: DictionaryRecord) -> DictionaryRecord:
-    """The same record, with longer msgpack heads than necessary."""
+    """Return the record with longer msgpack heads than necessary."""
     subkey, value = (msgpack.unpackb(each) for each in (record.subkey, record.value))
     packed = b"\xc5" + struct.pack(">H", len(subkey)) + subkey
     longer = b"\xc6" + struct.pack(">I", len(value)) + value
@@ -74,13 +74,13 @@ def longer_heads(record: DictionaryRecord) -> DictionaryRecord:
 
 
 def stored(record: DictionaryRecord) -> list[object]:
-    """A record as the vectors show it: key, subkey, value, expiration."""
+    """Return a record as the vectors show it: key, subkey, value, expiration."""
     parts = record.key, record.subkey, record.value
     return [*(part.hex() for part in parts), record.expiration_time]
 
 
 def request_of(name: str, fields: dict) -> bytes:
-    """The request that a vector's fields describe, encoded."""
+    """Encode the request that a vector's fields describe."""
     node = calls.pack_node(bytes.fromhex(fields["node_id"]))
     if name == PING:
         return encode({2: node, 3: fields["validate"]})
@@ -98,7 +98,7 @@ def request_of(name: str, fields: dict) -> bytes:
 
 
 def response_view(name: str, response: bytes, keys: int) -> dict:
-    """A response as the vectors show it."""
+    """Return a response as the vectors show it."""
     fields = decode(response)
     node = (calls.node_of(fields, 2 if name == PING else 3) or b"").hex()
     if name == PING:
@@ -118,7 +118,7 @@ def response_view(name: str, response: bytes, keys: int) -> dict:
 
 
 async def unframed(framed: bytes) -> bytes:
-    """The message behind its length."""
+    """Return the message after its length prefix."""
     stream = asyncio.StreamReader()
     stream.feed_data(framed)
     stream.feed_eof()
@@ -128,7 +128,7 @@ async def unframed(framed: bytes) -> bytes:
 
 
 def answered(name: str, call: bytes, vector: dict) -> dict:
-    """What the node of the vectors makes of a call: its answer, and what it holds then."""
+    """Return the answer of the vectors' node to a call, and the records it then holds."""
     return asyncio.run(_answered(name, call, vector))
 
 
@@ -159,7 +159,7 @@ async def _answered(name: str, call: bytes, vector: dict) -> dict:
 
 
 def called(name: str, call: str, fields: dict, named: str = BOB.peer_id, **changes: object) -> dict:
-    """One call to a node that holds ``held``, knows ``known`` and is answered as ``answers``."""
+    """Make a call to a node with the given ``held``, ``known`` and ``answers``."""
     vector = {"peer": ALICE.peer_id, "known": [], "held": [], "answers": None, **changes}
     request = request_of(call, fields)
     _, message = calls.pack_call(named, call, request, CALL_ID)
@@ -231,7 +231,7 @@ def author_key(number: int) -> bytes:
 
 
 def along(epoch: int, path: int, depths: Sequence[int], authors: int, swarms: float) -> dict:
-    """Numbers of the authors that stand along a path if the swarm's depth is ``swarms``."""
+    """Return the authors on a path, per depth, if the swarm has depth ``swarms``."""
     found: dict[int, list[int]] = {depth: [] for depth in depths}
     for number in range(authors):
         key = author_key(number)
@@ -242,7 +242,7 @@ def along(epoch: int, path: int, depths: Sequence[int], authors: int, swarms: fl
 
 
 def counted(density: Density, slot: dict) -> dict:
-    """Let a reader take the count of a slot, as a vector shows it; its depths from then on."""
+    """Let a reader count a slot as in a vector; return its depths from then on."""
     paths: list[Path] = [
         {int(depth): [author_key(n) for n in numbers] for depth, numbers in path.items()}
         for path in slot["found"]
@@ -258,7 +258,7 @@ def counted(density: Density, slot: dict) -> dict:
 
 
 def series(name: str, *turns: tuple[bool, int, float]) -> dict:
-    """Counts in slots that follow each other: whether full, authors, and their depth."""
+    """Make counts in consecutive slots; a turn is (full, authors, swarm depth)."""
     density, slots, expected = Density(), [], []
     for number, (full, authors, swarms) in enumerate(turns):
         epoch = EPOCH + number
@@ -273,7 +273,7 @@ def series(name: str, *turns: tuple[bool, int, float]) -> dict:
 
 
 def made_up(name: str, *turns: tuple[bool, list[dict[str, list[int]]]]) -> dict:
-    """Counts in slots that follow each other, of authors that are made up."""
+    """Make counts of invented authors in consecutive slots."""
     slots = [
         {"epoch": EPOCH + number, "full": full, "paths": [0, 1 << 63], "found": found}
         for number, (full, found) in enumerate(turns)
@@ -284,7 +284,7 @@ def made_up(name: str, *turns: tuple[bool, list[dict[str, list[int]]]]) -> dict:
 
 
 def counting() -> dict:
-    """Counts over several slots, and the depths to which they lead."""
+    """Return counts over several slots, and the depths that result."""
     deep = [{"12": list(range(20))}, {"12": list(range(40))}]
     near = {"1": list(range(10)), "2": list(range(10, 15))}
     far = {**near, "5": [15]}

@@ -1,4 +1,4 @@
-"""Frames as they should be, and wrong ones with the error they deserve."""
+"""Valid frames, and invalid ones with the errors they must raise."""
 
 import struct
 from dataclasses import replace
@@ -44,7 +44,7 @@ EMPTY = {"writer": 0, "text": "", "tokens": None}
 
 
 def bent(change: Change) -> bytes:
-    """A frame that mallory signed properly around a changed body."""
+    """Return a frame around a changed body, correctly signed by mallory."""
     wire = plain_wire()
     change(wire)
     return framed(wire)
@@ -62,7 +62,7 @@ def tokens_of(wire: dict) -> dict:
     return segment_of(wire)["tokens"]
 
 
-def said(**fields: object) -> bytes:
+def updated(**fields: object) -> bytes:
     return bent(lambda wire: wire.update(fields))
 
 
@@ -83,9 +83,9 @@ def in_tokens(**fields: object) -> bytes:
 
 
 def of_dictionary(number: int) -> bytes:
-    """A frame whose zstd head names a dictionary; 0 is none."""
+    """Return a frame whose zstd header names a dictionary; 0 means none."""
     packed = bytearray(ZSTD)
-    packed[4] |= 1  # one byte of dictionary id, behind the descriptor of a single segment
+    packed[4] |= 1  # One byte of dictionary id follows a single-segment descriptor.
     packed.insert(5, number)
     return packed_body(bytes(packed), SIZE, ALICE)
 
@@ -175,14 +175,14 @@ INVALID: dict[str, Wrong] = {
     ),
     "too deep": (in_tokens(versions=[[[]]]), "too_deep"),
     "field missing": bent(lambda w: w.pop("model")),
-    "field unknown": said(more=1),
+    "field unknown": updated(more=1),
     "fields reordered": bent(lambda w: w.update(sequence=w.pop("sequence"))),
-    "integer for a float": said(created=1),
-    "model name too long": (said(model="x" * 129), "too_large"),
-    "model name with an escape": said(model="\x1b[2J"),
-    "encoding digest too short": said(encoding=bytes(31)),
-    "temperature zero": said(temperature=0.0),
-    "no group": said(groups=[]),
+    "integer for a float": updated(created=1),
+    "model name too long": (updated(model="x" * 129), "too_large"),
+    "model name with an escape": updated(model="\x1b[2J"),
+    "encoding digest too short": updated(encoding=bytes(31)),
+    "temperature zero": updated(temperature=0.0),
+    "no group": updated(groups=[]),
     "one task twice": bent(lambda w: w["groups"].append(w["groups"][0])),
     "unknown family": in_group(env="lcm"),
     "name of a family too long": (in_group(env="x" * 65), "too_large"),
@@ -227,12 +227,12 @@ def frame() -> dict:
     closed = in_swarm(CLOSED)
     swarm = bytes.fromhex(closed["swarm_id"])
     listed = seal(batch(), ALICE, swarm, compress=False)
-    stranger = seal(batch(), MALLORY, swarm)
+    unlisted = seal(batch(), MALLORY, swarm)
     expected = view(open_frame(listed, swarm, CLOSED))
     vectors = [
         *(valid(n, each, view(open_frame(each, SWARM, MANIFEST))) for n, each in VALID.items()),
         *invalid(INVALID),
         valid("author on the allow list", listed, expected, **closed),
-        *invalid({"author off the allow list": (stranger, "not_admitted")}, **closed),
+        *invalid({"author off the allow list": (unlisted, "not_admitted")}, **closed),
     ]
     return {"context": in_swarm(), "vectors": vectors}

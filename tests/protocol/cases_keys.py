@@ -1,4 +1,4 @@
-"""Vectors of key files, public names and signatures, and of what follows from keys."""
+"""Vectors of key files, public names, signatures, and values derived from keys."""
 
 from protocol.announcement import (
     depth_for,

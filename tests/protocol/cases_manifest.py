@@ -1,4 +1,4 @@
-"""Manifests as they should be, and wrong ones with the error they deserve."""
+"""Valid manifests, and invalid ones with the errors they must raise."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ from tests.protocol.views import Wrong, invalid, valid, view
 
 
 def resigned(change: Change) -> bytes:
-    """Mallory founds a swarm of her own with a changed body."""
+    """Return a manifest with a changed body, correctly signed by mallory."""
     return bent(envelope.MANIFEST, SIGNED, change)
 
 
@@ -32,7 +32,7 @@ def in_env(**fields: object) -> bytes:
 
 
 def nested(depth: int) -> str:
-    """A canonical object with arrays in it, and brackets in a string that do not count."""
+    """Return a canonical object with nested arrays and a string with brackets."""
     return '{"[[[[[[[[[[[[[[[[[[":' + "[" * (depth - 1) + "]" * (depth - 1) + "}"
 
 

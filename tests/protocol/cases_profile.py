@@ -1,4 +1,4 @@
-"""Profiles as they should be, and wrong ones with their error."""
+"""Valid profiles, and invalid ones with their errors."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from tests.protocol.views import Wrong, invalid, valid, view
 PROFILE = Profile("anna", "Two old laptops in a cellar.", "tiny", "0.1.0", 1750000015.5)
 SIGNED = sign_profile(PROFILE, ALICE, SWARM)
 TURNED = "\u202e"
-"""From here on text runs from right to left."""
+"""After this character, text runs from right to left."""
 
 
 def signed(**changes: object) -> bytes:
@@ -21,7 +21,7 @@ def changed(change: Change) -> bytes:
     return bent(envelope.PROFILE, SIGNED, change)
 
 
-def told(**fields: object) -> bytes:
+def updated(**fields: object) -> bytes:
     return changed(lambda wire: wire.update(fields))
 
 
@@ -41,41 +41,38 @@ INVALID: dict[str, Wrong] = {
     "a frame": (FRAME, "bad_magic"),
     "over the size": (SIGNED + bytes(1025 - len(SIGNED)), "too_large"),
     **forged(
-        envelope.PROFILE,
-        SIGNED,
-        sign_profile(PROFILE, ALICE, OTHER_SWARM),
-        envelope.ANNOUNCEMENT,
+        envelope.PROFILE, SIGNED, sign_profile(PROFILE, ALICE, OTHER_SWARM), envelope.ANNOUNCEMENT
     ),
-    "neither name nor line": told(name="", line=""),
-    "a name of 49 characters": (told(name="n" * 49), "too_large"),
-    "a name of 145 bytes": (told(name="\U0001f98a" * 36 + "n"), "too_large"),
-    "a line of 161 characters": (told(line="l" * 161), "too_large"),
-    "a model of 65 characters": (told(model="m" * 65), "too_large"),
-    "a version of 33 characters": (told(version="1" * 33), "too_large"),
-    "a model that is not ASCII": told(model="mod\u00e8le"),
-    "an escape in the version": told(version="1\x1b[2J"),
-    "an escape in the name": told(name="anna\x1b[31m"),
-    "a line of two": told(line="one\ntwo"),
-    "a separator of lines": told(line="one\u2028two"),
-    "a turn of direction": told(name=f"{TURNED}anna"),
-    "an isolate": told(line="\u2067anna\u2069"),
-    "no width": told(name="an\u200bna"),
-    "a blank letter": told(name="\u3164"),
-    "a selector of a variant": told(name="anna\ufe0f"),
-    "a blank that is none of ASCII": told(name="an\u00a0na"),
-    "a private character": told(name="\ue000"),
-    "a blank in front": told(name=" anna"),
-    "two blanks": told(line="one  two"),
-    "not in normal form C": told(name="e\u0301ve"),
-    "a mark in front": told(name="\u0301anna"),
-    "five marks on a letter": told(name="x" + "\u0323\u0330\u0301\u0302\u0303"),
+    "neither name nor line": updated(name="", line=""),
+    "a name of 49 characters": (updated(name="n" * 49), "too_large"),
+    "a name of 145 bytes": (updated(name="\U0001f98a" * 36 + "n"), "too_large"),
+    "a line of 161 characters": (updated(line="l" * 161), "too_large"),
+    "a model of 65 characters": (updated(model="m" * 65), "too_large"),
+    "a version of 33 characters": (updated(version="1" * 33), "too_large"),
+    "a model that is not ASCII": updated(model="mod\u00e8le"),
+    "an escape in the version": updated(version="1\x1b[2J"),
+    "an escape in the name": updated(name="anna\x1b[31m"),
+    "a line of two": updated(line="one\ntwo"),
+    "a separator of lines": updated(line="one\u2028two"),
+    "a turn of direction": updated(name=f"{TURNED}anna"),
+    "an isolate": updated(line="\u2067anna\u2069"),
+    "no width": updated(name="an\u200bna"),
+    "a blank letter": updated(name="\u3164"),
+    "a selector of a variant": updated(name="anna\ufe0f"),
+    "a blank that is none of ASCII": updated(name="an\u00a0na"),
+    "a private character": updated(name="\ue000"),
+    "a blank in front": updated(name=" anna"),
+    "two blanks": updated(line="one  two"),
+    "not in normal form C": updated(name="e\u0301ve"),
+    "a mark in front": updated(name="\u0301anna"),
+    "five marks on a letter": updated(name="x" + "\u0323\u0330\u0301\u0302\u0303"),
     "field missing": changed(lambda w: w.pop("made")),
-    "field unknown": (told(more=1), "too_many_items"),
+    "field unknown": (updated(more=1), "too_many_items"),
     "fields reordered": changed(lambda w: w.update(name=w.pop("name"))),
-    "made an integer": told(made=1750000000),
-    "made before time": told(made=-1.0),
-    "a name that is a number": told(name=1),
-    "a line that is an array": (told(line=[]), "too_deep"),
+    "made an integer": updated(made=1750000000),
+    "made before time": updated(made=-1.0),
+    "a name that is a number": updated(name=1),
+    "a line that is an array": (updated(line=[]), "too_deep"),
 }
 
 

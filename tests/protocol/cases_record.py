@@ -1,4 +1,4 @@
-"""Announcements and stream messages as they should be, and wrong ones with their error."""
+"""Valid announcements and stream messages, and invalid ones with their errors."""
 
 from dataclasses import replace
 
@@ -218,14 +218,14 @@ def opened(name: str, data: bytes, swarm: bytes = SWARM, manifest: Manifest = MA
 
 
 def records() -> dict:
-    """Records, and the same valid record in right and wrong places (``place``)."""
+    """Return records, and a valid record in right and wrong places (``place``)."""
     vectors = [opened(name, data) for name, data in VALID.items()]
     place = {name: view(value) for name, value in PLACE.items()}
     vectors.append({**vectors[0], "name": "in its place", "place": place})
     vectors += invalid(INVALID)
     closed = in_swarm(CLOSED)
-    stranger = sign_announcement(announcement(MALLORY), MALLORY, bytes.fromhex(closed["swarm_id"]))
-    vectors += invalid({"author off the allow list": (stranger, "not_admitted")}, **closed)
+    unlisted = sign_announcement(announcement(MALLORY), MALLORY, bytes.fromhex(closed["swarm_id"]))
+    vectors += invalid({"author off the allow list": (unlisted, "not_admitted")}, **closed)
     working = in_swarm(WORKING)
     swarm = bytes.fromhex(working["swarm_id"])
     nonce = find_nonce(WORKING.admission, swarm, ALICE.author)
@@ -240,7 +240,7 @@ def records() -> dict:
 
 
 def messages() -> dict:
-    """Stream messages; ``kind`` names the decoder."""
+    """Return stream messages; ``kind`` names the decoder."""
     records = list(VALID.values())[:2]
     asked = GossipRequest(EPOCH - 2, 64, tuple(sorted(map(record_digest, records))))
     kinds = ("pull_response", "gossip_request", "gossip_response")
@@ -265,7 +265,7 @@ def messages() -> dict:
 
 
 def dial_backs() -> list[dict]:
-    """Requests to dial back, and answers to one that names ``asked``."""
+    """Return dial-back requests, and answers to a request for ``asked``."""
     question: dict[str, object] = {"kind": "dial_back_request"}
     answer: dict[str, object] = {"kind": "dial_back_response", "asked": list(PORTS)}
     moved = {"ports in another order": PORTS[::-1], "a port twice": PORTS[:1] * 2}

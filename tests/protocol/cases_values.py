@@ -1,4 +1,4 @@
-"""Vectors of the codec, of answers in completions, and of trajectories in the shipped ``guess``."""
+"""Vectors of the codec, of answers, and of trajectories in the shipped ``guess``."""
 
 import json
 from collections.abc import Iterator
@@ -47,22 +47,22 @@ VALID = {
 
 
 def rows(kind: str) -> Iterator[list[Any]]:
-    """The cases of a kind, one per line of its file beside this one."""
+    """Read the cases of a kind, one per line of its file in this folder."""
     lines = Path(__file__).with_name(f"{kind}.jsonl").read_text().splitlines()
     return map(json.loads, lines)
 
 
 def codec() -> dict:
-    """Values as they are encoded, and wrong input: name, hex, error."""
+    """Return encoded values, and invalid input with name, hex and error."""
     vectors = [valid(name, encode(value), tagged(value)) for name, value in VALID.items()]
     vectors += [{"name": name, "input": data, "error": e} for name, data, e in rows("codec")]
     return {"context": {"limits": asdict(LIMITS)}, "vectors": vectors}
 
 
 def answers() -> dict:
-    """Answers as ``answers.jsonl`` has them: name, ``extract``, text, right answer, what is read.
+    """Return ``answers.jsonl``: name, ``extract``, text, right answer, parsed answer.
 
-    A sixth word says that the right answer is verbatim, or that the text is a turn.
+    A sixth word marks a right answer as verbatim or the text as a turn.
     """
     vectors = [
         valid(name, text.encode(), answer, extract=how, right=right, **dict.fromkeys(words, True))
@@ -74,13 +74,13 @@ def answers() -> dict:
 NUMBER, LEVEL = 1234, {"most": 8, "tries": 4}
 
 
-def told(
+def entry(
     *turns: str, cut: bool = False, number: int = NUMBER, settings: dict[str, Any] = LEVEL
 ) -> dict:
-    """Turns and what they were answered, and the reward, or that it is not replayed."""
+    """Make a case of turns with the reward, or with the refusal to replay them."""
     first = finished(Episode(Guess, number, settings).begin())
     try:
-        again = replayed(Episode(Guess, number, settings), turns, cut=cut)
+        again = replayed(Episode(Guess, number, settings), turns, truncated=cut)
         outcome: dict[str, Any] = {"reward": finished(again)}
     except NotReplayed:
         outcome = {"refused": "not_replayed"}
@@ -89,56 +89,56 @@ def told(
 
 
 def played(*guesses: str) -> tuple[str, ...]:
-    """Those guesses with what they are answered, the last one without."""
+    """Return the guesses and the answers between them."""
     episode = Episode(Guess, NUMBER, LEVEL)
     finished(episode.begin())
     turns = [each for guess in guesses for each in (guess, finished(episode.step(guess)))]
     return tuple(turns[:-1])
 
 
-def sought(number: int, settings: dict[str, Any]) -> tuple[str, list[str]]:
-    """The hidden number, and all that are possible."""
-    low = int(told(number=number, settings=settings)["expected"]["first"].split()[2])
+def solve(number: int, settings: dict[str, Any]) -> tuple[str, list[str]]:
+    """Return the hidden number, and all possible guesses."""
+    low = int(entry(number=number, settings=settings)["expected"]["first"].split()[2])
     guesses = [str(low + n) for n in range(settings["most"])]
-    found = (told(each, number=number, settings=settings)["expected"] for each in guesses)
-    rewards = [each.get("reward") for each in found]
+    results = (entry(each, number=number, settings=settings)["expected"] for each in guesses)
+    rewards = [each.get("reward") for each in results]
     return guesses[rewards.index(1.0)], guesses
 
 
 def drawn(case: tuple[int, int]) -> tuple[str, dict]:
-    """A game whose hidden number is drawn from more and more numbers, and guessed."""
+    """Make a game with a range that grows with the place, solved by the first guess."""
     place, number = case
     settings = {"most": 2 + 13 * place, "tries": 1}
-    hidden, _ = sought(number, settings)
-    return f"drawn from {settings['most']}", told(hidden, number=number, settings=settings)
+    hidden, _ = solve(number, settings)
+    return f"drawn from {settings['most']}", entry(hidden, number=number, settings=settings)
 
 
 def transcripts() -> dict:
-    """Trajectories, as docs/protocol.md has them replayed."""
-    hidden, guesses = sought(NUMBER, LEVEL)
+    """Return trajectories to replay as docs/protocol.md specifies."""
+    hidden, guesses = solve(NUMBER, LEVEL)
     other = [each for each in guesses if each != hidden][:4]
     cases = {
-        "found at once": told(hidden),
-        "found at the second try": told(*played(other[0], hidden)),
-        "never found": told(*played(*other)),
-        "what is no number costs a try": told(*played("٣", "", "12345", hidden)),
-        "cut before the end": told(other[0], cut=True),
-        "not said to be cut": told(other[0]),
-        "said to be cut at the end": told(hidden, cut=True),
-        "another observation": told(other[0], "warmer", hidden),
-        "an observation with a blank more": told(
+        "found at once": entry(hidden),
+        "found at the second try": entry(*played(other[0], hidden)),
+        "never found": entry(*played(*other)),
+        "what is no number costs a try": entry(*played("٣", "", "12345", hidden)),
+        "cut before the end": entry(other[0], cut=True),
+        "not said to be cut": entry(other[0]),
+        "said to be cut at the end": entry(hidden, cut=True),
+        "another observation": entry(other[0], "warmer", hidden),
+        "an observation with a blank more": entry(
             other[0], f"{played(other[0], hidden)[1]} ", hidden
         ),
-        "a turn after the end": told(hidden, "", hidden),
-        "a turn that is too long before it is read": told(f"<think>{'.' * 65522}</think>{hidden}"),
-        "zeros in front": told(hidden.zfill(4)),
-        "a blank in front": told(f" {hidden}", cut=True),
-        "the first turn dropped": told(*played(other[0], other[1], hidden)[2:]),
-        "the seed of another task": told(hidden, number=NUMBER + 1),
-        "a seed of 63 bits": told("500", cut=True, number=(1 << 63) - 1),
-        "another level": told("500", cut=True, settings={"most": 4, "tries": 3}),
-        "cut with one try left": told(*played(*other[:3]), cut=True),
-        "cut behind an invalid turn": told("no", cut=True),
+        "a turn after the end": entry(hidden, "", hidden),
+        "a turn that is too long before it is read": entry(f"<think>{'.' * 65522}</think>{hidden}"),
+        "zeros in front": entry(hidden.zfill(4)),
+        "a blank in front": entry(f" {hidden}", cut=True),
+        "the first turn dropped": entry(*played(other[0], other[1], hidden)[2:]),
+        "the seed of another task": entry(hidden, number=NUMBER + 1),
+        "a seed of 63 bits": entry("500", cut=True, number=(1 << 63) - 1),
+        "another level": entry("500", cut=True, settings={"most": 4, "tries": 3}),
+        "cut with one try left": entry(*played(*other[:3]), cut=True),
+        "cut behind an invalid turn": entry("no", cut=True),
         **dict(map(drawn, enumerate((*range(6), (1 << 31) - 1, (1 << 62) + 1)))),
     }
     vectors = [{"name": name, **case} for name, case in cases.items()]

@@ -1,7 +1,7 @@
-"""Writes the test vectors beside it: ``python -m tests.protocol.make_vectors`` in the root.
+"""Write the test vectors: ``python -m tests.protocol.make_vectors`` in the root.
 
 Every file is ``{"context": …, "vectors": [{"name", "input", …, "expected" | "error"}]}``, byte
-strings in lower-case hex. ``docs/minimal_member.md`` says how to read each file.
+strings in lower-case hex. ``docs/minimal_member.md`` explains how to read each file.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""One valid specimen of each message, and the hand to forge wrong ones."""
+"""One valid sample of each message, and helpers to forge invalid ones."""
 
 import struct
 from collections.abc import Callable
@@ -73,7 +73,7 @@ def batch(*groups: Group, **changes: object) -> Batch:
 
 
 def dialogue() -> Completion:
-    """Two turns of the policy around one of the environment, cut off by the length cap."""
+    """Make two policy turns around an environment turn, truncated at the length cap."""
     segments = (
         Segment(Writer.POLICY, "left", TOKENS),
         Segment(Writer.ENVIRONMENT, "You hit a wall. ✗"),
@@ -104,12 +104,12 @@ ROOMY = CodecLimits(1 << 22, 9, MAX_ITEMS, 1 << 20, 1 << 20)
 
 
 def plain_wire(of: Batch | None = None) -> dict:
-    """The body of a batch as the decoder sees it, to be bent."""
+    """Return the body of a batch as the decoder sees it, ready to be changed."""
     return decode(encode_batch(of or batch()), ROOMY)
 
 
 def bent(kind: envelope.EnvelopeKind, message: bytes, change: Change) -> bytes:
-    """A message that mallory signed properly around a changed body."""
+    """Return a message around a changed body, correctly signed by mallory."""
     wire = decode(message[envelope.HEAD_BYTES :], ROOMY)
     change(wire)
     return envelope.close(kind, message[8:40], MALLORY, encode(wire))
@@ -118,7 +118,7 @@ def bent(kind: envelope.EnvelopeKind, message: bytes, change: Change) -> bytes:
 def forged(
     kind: envelope.EnvelopeKind, message: bytes, elsewhere: bytes, other: envelope.EnvelopeKind
 ) -> dict[str, tuple[bytes, str]]:
-    """Envelopes that are not what they say, and the errors they deserve."""
+    """Return envelopes with false claims, and the errors they must raise."""
     borrowed = envelope.close(other, SWARM, ALICE, message[envelope.HEAD_BYTES :])
     return {
         "another swarm": (elsewhere, "wrong_swarm"),

@@ -1,4 +1,4 @@
-"""Everything the format can hold, for hypothesis."""
+"""Hypothesis strategies for everything that the wire format can hold."""
 
 import struct
 import unicodedata
@@ -111,7 +111,7 @@ def is_told(text: str) -> bool:
 
 
 def of_profiles(most: int) -> st.SearchStrategy[str]:
-    """Text of any script that a profile may say, empty text too."""
+    """Generate text of any script that a profile may hold, including empty text."""
     letters = st.characters(exclude_categories=["C", "Z"])
     words = st.lists(st.text(letters, min_size=1, max_size=most // 4), max_size=3).map(" ".join)
     return words.map(lambda text: unicodedata.normalize("NFC", text)).filter(

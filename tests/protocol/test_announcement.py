@@ -1,4 +1,4 @@
-"""A record says who offers what, for a bounded time, in a place that nobody can steer."""
+"""A record lists an author's offers, expires, and has a place no author chooses."""
 
 import math
 from collections import Counter
@@ -48,13 +48,13 @@ depths = st.integers(0, MAX_DEPTH - 1)
 
 
 @given(announcements)
-def test_an_announcement_comes_back_as_it_was_signed(drawn):
+def test_signed_announcement_round_trips(drawn):
     made = replace(drawn, shard=shard_of(ALICE.author, EPOCH, drawn.depth))
     opened = open_announcement(sign_announcement(made, ALICE, SWARM), SWARM, MANIFEST)
     assert opened == (ALICE.author, made)
 
 
-def test_the_largest_announcement_fits_into_a_record() -> None:
+def test_largest_announcement_fits_in_a_record() -> None:
     offers = tuple(Offer(bytes([n]) * 32, 1 << 20, 1024, b"\xff" * 8, 1024) for n in range(4))
     made = Announcement(MAX_INT, 12, MAX_INT, MAX_INT, MAX_INT, 1e300, MAX_INT, offers)
     assert len(sign_announcement(made, ALICE, SWARM)) <= MAX_RECORD_BYTES
@@ -73,7 +73,7 @@ def test_an_offer_describes_its_frame() -> None:
     )
 
 
-def test_an_announcement_in_a_shard_of_choice_or_below_the_last_depth_is_refused() -> None:
+def test_wrong_shard_or_excessive_depth_is_refused() -> None:
     for depth in range(MAX_DEPTH + 1):
         mine = shard_of(ALICE.author, EPOCH, depth)
         for other in (mine + 1, mine - 1, mine + (1 << depth)):
@@ -86,7 +86,7 @@ def test_an_announcement_in_a_shard_of_choice_or_below_the_last_depth_is_refused
         sign_announcement(announcement(depth=MAX_DEPTH + 1, shard=shard), ALICE, SWARM)
 
 
-def test_a_clock_a_little_behind_is_forgiven_and_no_record_outlives_three_epochs_from_now() -> None:
+def test_clock_check_tolerates_small_skew_and_limits_the_lifetime() -> None:
     check_clock(announcement(), MANIFEST, EPOCH * 60.0 - 2.5)
     longest = announcement(expiry=(EPOCH + 4) * 60.0)
     open_announcement(sign_announcement(longest, ALICE, SWARM), SWARM, MANIFEST)
@@ -95,27 +95,27 @@ def test_a_clock_a_little_behind_is_forgiven_and_no_record_outlives_three_epochs
         check_clock(longest, MANIFEST, EPOCH * 60.0 + 30.0)
 
 
-def test_an_epoch_is_the_quotient_rounded_and_begins_with_its_first_instant() -> None:
+def test_epoch_of_floors_the_float_quotient() -> None:
     assert [epoch_of(t, 60.0) for t in (0.0, 59.999, 60.0, 119.0, 120.0)] == [0, 0, 1, 1, 2]
     assert epoch_of(0.3, 0.1) == 2
     assert epoch_of(1.0, 0.1) == 10  # 1.0 // 0.1 would be 9
 
 
 @given(epochs, depths)
-def test_a_shard_is_one_of_its_depth_and_a_half_of_the_one_above(epoch: int, depth: int) -> None:
+def test_shard_lies_in_its_depth_and_its_parent_shard(epoch: int, depth: int) -> None:
     shard = shard_of(ALICE.author, epoch, depth)
     assert 0 <= shard < 1 << depth
     assert shard_of(ALICE.author, epoch, depth + 1) >> 1 == shard
 
 
-def test_authors_spread_over_the_shards_and_move_every_epoch() -> None:
+def test_author_moves_over_all_shards_across_time_slots() -> None:
     counts = Counter(shard_of(ALICE.author, epoch, 3) for epoch in range(800))
     assert set(counts) == set(range(8))
     assert max(counts.values()) < 150
 
 
 @given(st.floats(0.0, 1e12))
-def test_the_depth_suits_sixteen_authors_a_shard(authors: float) -> None:
+def test_depth_targets_sixteen_authors_per_shard(authors: float) -> None:
     depth = depth_for(authors)
     assert 0.0 <= depth <= MAX_DEPTH
     if 0.0 < depth < MAX_DEPTH:
@@ -123,18 +123,18 @@ def test_the_depth_suits_sixteen_authors_a_shard(authors: float) -> None:
 
 
 @given(st.sampled_from([ALICE, BOB]), epochs, st.floats(0.0, MAX_DEPTH))
-def test_an_author_takes_one_of_the_whole_depths_around(identity, epoch, depth):
+def test_author_depth_is_the_floor_or_ceiling(identity, epoch, depth):
     assert math.floor(depth) <= depth_of(identity.author, epoch, depth) <= math.ceil(depth)
 
 
-def test_as_many_authors_take_the_greater_depth_as_its_fraction_tells() -> None:
-    taken = Counter(depth_of(ALICE.author, epoch, 3.25) for epoch in range(4000))
-    assert set(taken) == {3, 4}
-    assert 0.22 < taken[4] / 4000 < 0.28
+def test_depth_fraction_sets_how_often_authors_go_deeper() -> None:
+    chosen = Counter(depth_of(ALICE.author, epoch, 3.25) for epoch in range(4000))
+    assert set(chosen) == {3, 4}
+    assert 0.22 < chosen[4] / 4000 < 0.28
 
 
 @given(epochs)
-def test_a_readers_two_paths_part_at_the_first_bit_and_hang_on_its_secret(epoch):
+def test_reader_paths_differ_in_first_bit_and_depend_on_secret(epoch):
     one, other = reader_paths(ALICE.author, epoch, b"secret")
     assert shard_on(one, 0) == shard_on(other, 0) == 0
     assert {shard_on(one, 1), shard_on(other, 1)} == {0, 1}
@@ -142,7 +142,7 @@ def test_a_readers_two_paths_part_at_the_first_bit_and_hang_on_its_secret(epoch)
     assert len({path for pair in draws for path in pair}) == 40
 
 
-def test_seeds_differ_by_author_epoch_and_index_or_by_family_and_number() -> None:
+def test_seeds_are_unique_per_sample_and_per_heldout_number() -> None:
     authors, twenty = (ALICE.author, BOB.author), range(20)
     tasks = {task_seed(a, epoch, index) for a in authors for epoch in twenty for index in twenty}
     held_out = {heldout_seed(env, number) for env in ("gcd", "lcm") for number in range(100)}
@@ -150,8 +150,8 @@ def test_seeds_differ_by_author_epoch_and_index_or_by_family_and_number() -> Non
     assert all(0 <= seed < 1 << 63 for seed in tasks | held_out)
 
 
-def test_a_record_key_is_hashed_as_hivemind_hashes_it() -> None:
-    """Taken from ``hivemind.dht.routing.DHTID.generate`` of hivemind 1.1.12."""
+def test_record_key_hash_matches_hivemind() -> None:
+    """The expected hash is from hivemind 1.1.12: ``DHTID.generate`` in its routing."""
     assert record_key(SWARM, 5, 4, 3) == f"swarm-node/2/{SWARM.hex()}/5/4/3"
     key = record_key(bytes(32), 3, 0, 0)
     assert dht_key_of(key).hex() == "88a88c86b04f8ee25a8b56badd1c21aabff8e757"

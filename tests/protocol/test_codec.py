@@ -1,4 +1,4 @@
-"""One value, one encoding; anything else is a named refusal within bounded memory."""
+"""Each value has one encoding; other input is refused by name in bounded memory."""
 
 import struct
 import tracemalloc
@@ -15,7 +15,7 @@ ROOMY = CodecLimits(bytes=1 << 20, depth=64, items=1 << 16, str_len=1 << 16, bin
 
 
 @given(values)
-def test_what_is_encoded_comes_back(value: object) -> None:
+def test_encoded_value_round_trips(value: object) -> None:
     assert decode(encode(value), ROOMY) == value
 
 
@@ -28,27 +28,27 @@ def refused_or_canonical(data: bytes) -> None:
 
 
 @given(st.binary(max_size=64))
-def test_bytes_from_anywhere_are_refused_by_name_or_are_canonical(data):
+def test_arbitrary_bytes_are_canonical_or_refused(data):
     refused_or_canonical(data)
 
 
 @given(values, st.data())
-def test_a_flipped_byte_never_reads_as_the_same_value_in_another_spelling(value, data):
-    spelled = bytearray(encode(value))
-    spelled[data.draw(st.integers(0, len(spelled) - 1))] ^= data.draw(st.integers(1, 255))
-    refused_or_canonical(bytes(spelled))
+def test_corrupt_encoding_is_canonical_or_refused(value, data):
+    encoded = bytearray(encode(value))
+    encoded[data.draw(st.integers(0, len(encoded) - 1))] ^= data.draw(st.integers(1, 255))
+    refused_or_canonical(bytes(encoded))
 
 
 @given(values, st.data())
-def test_a_message_cut_short_is_refused(value: object, data: st.DataObject) -> None:
-    spelled = encode(value)
-    cut = data.draw(st.integers(0, len(spelled) - 1))
+def test_truncated_message_is_refused(value: object, data: st.DataObject) -> None:
+    encoded = encode(value)
+    cut = data.draw(st.integers(0, len(encoded) - 1))
     with pytest.raises(ProtocolError):
-        decode(spelled[:cut], ROOMY)
+        decode(encoded[:cut], ROOMY)
 
 
 @pytest.mark.parametrize("opening", [b"\x91", b"\x81\xa1a"])
-def test_nesting_is_bounded_however_deep_it_goes(opening: bytes) -> None:
+def test_decoder_refuses_deep_nesting(opening: bytes) -> None:
     with pytest.raises(TooDeep):
         decode(opening * 100_000 + b"\xc0", ROOMY)
 
@@ -61,7 +61,7 @@ def test_items_count_keys_and_containers() -> None:
 
 
 @pytest.mark.parametrize("head", ["dd", "df", "db", "c6"])
-def test_a_length_that_the_message_cannot_hold_allocates_nothing(head: str) -> None:
+def test_length_beyond_the_message_is_refused(head: str) -> None:
     vast = CodecLimits(1 << 20, 9, 1 << 40, 1 << 40, 1 << 40)
     with pytest.raises(Truncated):
         decode(bytes.fromhex(head) + struct.pack(">I", (1 << 32) - 1), vast)
@@ -80,7 +80,7 @@ ROWS = b"\xdc\x01\x00" + (b"\xdc\x10\x00" + b"\x90" * 4096) * 256
     [*((array(1 << 20, item), 1 << 12, 1 << 20) for item in EMPTY), (ROWS, 1 << 13, 2 << 20)],
     ids=["lists", "maps", "strings", "floats", "lists of allowed length"],
 )
-def test_a_bomb_of_small_items_stops_at_the_item_limit(bomb: bytes, items: int, most: int) -> None:
+def test_decoder_stops_item_bomb_at_the_item_limit(bomb: bytes, items: int, most: int) -> None:
     tracemalloc.start()
     with pytest.raises(TooManyItems):
         decode(bomb, CodecLimits(len(bomb), 9, items, 9, 9))
@@ -90,6 +90,6 @@ def test_a_bomb_of_small_items_stops_at_the_item_limit(bomb: bytes, items: int, 
 
 
 @pytest.mark.parametrize("value", [1 << 64, -(1 << 63) - 1, "\ud800", {1, 2}, object(), (1, 2)])
-def test_values_without_an_encoding_are_not_sent(value: object) -> None:
+def test_encode_rejects_unsupported_values(value: object) -> None:
     with pytest.raises(BadEncoding):
         encode(value)

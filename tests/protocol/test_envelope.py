@@ -1,4 +1,4 @@
-"""Every signed message: damaged and arbitrary ones are refused by name."""
+"""Damaged or arbitrary signed messages of every kind are refused by name."""
 
 import pytest
 from hypothesis import given
@@ -30,17 +30,17 @@ MESSAGES = {
 
 
 @pytest.mark.parametrize(("kind", "message"), MESSAGES.values(), ids=MESSAGES)
-def test_a_message_with_a_flipped_byte_or_cut_short_anywhere_is_refused(kind, message):
+def test_corrupt_or_truncated_message_is_refused(kind, message):
     for at in range(len(message)):
         flipped = [bytes([message[at] ^ mask]) for mask in (0x01, 0x80, 0xFF)]
-        bent = [message[:at] + byte + message[at + 1 :] for byte in flipped]
-        for wrong in (message[:at], *bent):
+        altered = [message[:at] + byte + message[at + 1 :] for byte in flipped]
+        for wrong in (message[:at], *altered):
             with pytest.raises(ProtocolError):
                 READ[kind](wrong)
 
 
 @given(st.binary(max_size=400))
-def test_arbitrary_bytes_and_arbitrary_signed_bodies_are_refused_by_name(data):
+def test_arbitrary_bytes_and_signed_bodies_raise_protocol_errors(data):
     for kind, read in READ.items():
         swarm = envelope.NO_SWARM if kind == envelope.MANIFEST else SWARM
         for value in (data, envelope.close(kind, swarm, MALLORY, data)):

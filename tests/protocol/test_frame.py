@@ -1,4 +1,4 @@
-"""What is sealed opens unchanged and small; bent frames and bombs are refused by name."""
+"""Sealed frames open unchanged and stay small; bad frames are refused by name."""
 
 import random
 import struct
@@ -58,7 +58,7 @@ SIZE = 4096
 
 
 @given(batches)
-def test_a_batch_comes_back_as_it_was_sealed(shared: Batch) -> None:
+def test_sealed_batch_round_trips(shared: Batch) -> None:
     roomy = replace(MANIFEST, max_frame_bytes=1 << 20)
     for compress in (False, True):
         opened = open_frame(seal(shared, ALICE, SWARM, compress=compress), SWARM, roomy)
@@ -66,7 +66,7 @@ def test_a_batch_comes_back_as_it_was_sealed(shared: Batch) -> None:
         assert opened.author == ALICE.author
 
 
-def test_a_dialogue_keeps_its_segments_and_a_frame_is_named_by_the_hash_of_all_its_bytes() -> None:
+def test_dialogue_round_trips_and_content_id_hashes_the_frame() -> None:
     frame = seal(batch(group(0, dialogue(), completion())), ALICE, SWARM)
     opened = open_frame(frame, SWARM, MANIFEST)
     assert opened.batch.groups[0].completions[0] == dialogue()
@@ -116,12 +116,12 @@ def of(text: str = "six", reward: float = 1.0, tokens: Tokens | None = None) -> 
         *("infinite reward", "not Unicode"),
     ],
 )
-def test_a_batch_that_no_reader_would_take_is_not_sealed(wrong, error):
+def test_seal_rejects_invalid_batch(wrong, error):
     with pytest.raises(error):
         seal(wrong, ALICE, SWARM)
 
 
-def test_a_frame_over_the_hard_limit_is_not_sealed_and_a_sender_can_ask_the_manifest() -> None:
+def test_seal_enforces_hard_limit_and_check_batch_the_manifest() -> None:
     shared = batch(group(0, completion("x" * (1 << 20)), completion()))
     with pytest.raises(TooLarge, match="fewer groups"):
         seal(shared, ALICE, SWARM, compress=False)
@@ -137,25 +137,25 @@ def refused(frame: bytes, error: type[ProtocolError], match=None, manifest=MANIF
 
 
 @given(st.binary(max_size=200))
-def test_arbitrary_bodies_behind_a_plain_or_a_zstd_head_are_refused_by_name(data):
+def test_arbitrary_plain_and_zstd_bodies_are_refused(data):
     for frame in (framed_plain(data), packed_body(bytes.fromhex("28b52ffd") + data, 100)):
         with pytest.raises(ProtocolError):
             open_frame(frame, SWARM, MANIFEST)
 
 
 @given(st.data())
-def test_a_signed_body_with_bent_bytes_is_refused_or_keeps_to_the_schema(data) -> None:
-    bent = bytearray(PLAIN)
+def test_corrupt_signed_body_is_refused_or_canonical(data) -> None:
+    corrupt = bytearray(PLAIN)
     for _ in range(data.draw(st.integers(1, 3))):
-        bent[data.draw(st.integers(0, len(bent) - 1))] = data.draw(st.integers(0, 255))
+        corrupt[data.draw(st.integers(0, len(corrupt) - 1))] = data.draw(st.integers(0, 255))
     try:
-        opened = open_frame(framed_plain(bytes(bent)), SWARM, MANIFEST)
+        opened = open_frame(framed_plain(bytes(corrupt)), SWARM, MANIFEST)
     except ProtocolError:
         return
-    assert encode_batch(opened.batch) == bytes(bent)
+    assert encode_batch(opened.batch) == bytes(corrupt)
 
 
-def test_the_signature_is_checked_before_anything_is_unpacked(monkeypatch) -> None:
+def test_signature_is_checked_before_decompression(monkeypatch) -> None:
     monkeypatch.setattr("protocol.frame.decompress_body", None)
     refused(FRAME[:-1] + b"\1", errors.BadSignature)
 
@@ -172,13 +172,13 @@ FIELDS = [(place, name) for place, names in PLACES for name in names]
 
 
 @pytest.mark.parametrize(("place", "name"), FIELDS, ids=[name for _, name in FIELDS])
-def test_a_missing_or_additional_or_strange_field_is_refused(place: Place, name: str) -> None:
+def test_missing_extra_invalid_or_reordered_field_is_refused(place: Place, name: str) -> None:
     assert open_frame(framed(plain_wire()), SWARM, MANIFEST).batch == batch()
-    for strange in ([], {}, [[]], True, -1, 1 << 63, "", b"", 1e300, [None], {"a": 1}):
+    for invalid in ([], {}, [[]], True, -1, 1 << 63, "", b"", 1e300, [None], {"a": 1}):
         wire = plain_wire()
-        if place(wire)[name] == strange or (name, strange) in ALLOWED:
+        if place(wire)[name] == invalid or (name, invalid) in ALLOWED:
             continue
-        place(wire)[name] = strange
+        place(wire)[name] = invalid
         with pytest.raises(ProtocolError):
             open_frame(framed(wire), SWARM, MANIFEST)
     missing, additional, reordered = plain_wire(), plain_wire(), plain_wire()
@@ -194,7 +194,7 @@ def test_a_missing_or_additional_or_strange_field_is_refused(place: Place, name:
 ALLOWED = [("text", ""), ("reward", 1e300)]
 
 
-def test_tokens_and_text_of_all_segments_are_counted_and_versions_end_with_the_tokens() -> None:
+def test_limits_count_all_segments_and_versions_match_tokens() -> None:
     wire = plain_wire()
     tokens_of(wire).update(ids=bytes(4 * 257), logprobs=bytes(2 * 257), versions=[0, 257])
     refused(framed(wire), errors.TooLarge, "257 tokens")
@@ -212,14 +212,14 @@ def peak_of(frame: bytes, error: type[ProtocolError], manifest=MANIFEST) -> int:
     return peak
 
 
-def test_a_zstd_body_whose_own_head_lies_too_is_refused() -> None:
+def test_zstd_body_with_a_false_header_is_refused() -> None:
     packed = bytearray(zstandard.ZstdCompressor().compress(b"ab" * 100))
-    assert packed[5] == 200, "the content size stands in the sixth byte"
+    assert packed[5] == 200, "the sixth byte holds the content size"
     packed[5] = 100
     refused(packed_body(packed, 100), errors.BadCompression)
 
 
-def test_a_zstd_window_over_eight_mebibytes_and_a_body_without_its_head_are_refused() -> None:
+def test_large_zstd_window_and_missing_body_header_are_refused() -> None:
     """The window descriptor 0x70 asks for 16 MiB to unpack four bytes."""
     head = bytes.fromhex("28b52ffd80") + b"\x70" + struct.pack("<I", 4)
     raw_block = bytes.fromhex("210000") + b"1234"
@@ -232,13 +232,13 @@ def test_a_zstd_window_over_eight_mebibytes_and_a_body_without_its_head_are_refu
 @pytest.mark.parametrize(
     ("declared", "error"), [(100 << 20, errors.TooLarge), (1000, errors.BadCompression)]
 )
-def test_a_zstd_bomb_is_refused_before_it_unpacks_whatever_it_declares(declared, error) -> None:
+def test_zstd_bomb_is_refused_within_bounded_memory(declared, error) -> None:
     bomb = zipped(bytes(100 << 20), declared)
     assert len(bomb) < MANIFEST.max_frame_bytes
     assert peak_of(bomb, error) < 1 << 20
 
 
-def test_a_body_of_empty_lists_costs_a_bounded_amount_of_memory() -> None:
+def test_empty_list_body_uses_bounded_memory() -> None:
     widest = replace(MANIFEST, max_frame_bytes=MAX_FRAME_BYTES)
     row = b"\xdd" + struct.pack(">I", 1 << 16) + b"\x90" * (1 << 16)
     plain = b"\xdc\x00\x3f" + row * 63
@@ -248,7 +248,7 @@ def test_a_body_of_empty_lists_costs_a_bounded_amount_of_memory() -> None:
 
 
 def wordy(index: int, length: int = 40) -> Group:
-    """Completions of random words and ids: about as compressible as real ones."""
+    """Make completions of random words and ids, about as compressible as real ones."""
     draw = random.Random(index)
     texts = [" ".join(draw.choices(["two", "six", "is", "the"], k=length)) for _ in range(4)]
     ids = [tuple(draw.randrange(150_000) for _ in range(length)) for _ in texts]
@@ -271,7 +271,7 @@ def sealed(groups: Sequence[EncodedGroup], *, compress: bool = True) -> bytes:
 
 @pytest.mark.parametrize("compress", [False, True])
 @pytest.mark.parametrize("length", [1, 10, 40, 100])
-def test_every_frame_keeps_to_its_size_and_every_group_is_kept(compress, length) -> None:
+def test_pack_keeps_all_groups_within_the_frame_size(compress, length) -> None:
     groups = [wordy(index, length) for index in range(30)]
     packed = pack(encoded(groups), SIZE, compress=compress)
     assert [g for frame in packed.frames for g in frame] + list(packed.oversize) == encoded(groups)
@@ -280,31 +280,31 @@ def test_every_frame_keeps_to_its_size_and_every_group_is_kept(compress, length)
 
 
 @given(st.lists(any_group, max_size=8, unique_by=lambda g: (g.epoch, g.index)))
-def test_groups_of_any_kind_keep_to_the_size(groups: list[Group]) -> None:
+def test_pack_obeys_size_for_any_groups(groups: list[Group]) -> None:
     packed = pack(encoded(groups), 2048)
     for frame in packed.frames:
         assert len(sealed(frame)) <= 2048
     assert sum(map(len, packed.frames)) + len(packed.oversize) == len(groups)
 
 
-def test_compression_leaves_room_for_more_and_nothing_packs_into_nothing() -> None:
+def test_compression_reduces_frames_and_pack_accepts_no_group() -> None:
     groups = encoded(map(wordy, range(30)))
     assert len(pack(groups, SIZE).frames) < len(pack(groups, SIZE, compress=False).frames)
     assert pack([], SIZE).frames == ()
 
 
-def test_a_group_too_large_for_any_frame_is_named_and_fits_as_text_without_tokens_alone() -> None:
+def test_pack_reports_oversize_group_that_fits_without_tokens() -> None:
     large = wordy(0, 400)
     assert pack(encoded([large]), SIZE).oversize == (*encoded([large]),)
-    kept = without_tokens(large)
-    text = EncodedGroup.of(kept)
+    trimmed = without_tokens(large)
+    text = EncodedGroup.of(trimmed)
     assert pack([text], SIZE).frames == ((text,),)
-    assert kept.rewards == large.rewards
-    assert [c.text for c in kept.completions] == [c.text for c in large.completions]
-    assert all(s.tokens is None for c in kept.completions for s in c.segments)
+    assert trimmed.rewards == large.rewards
+    assert [c.text for c in trimmed.completions] == [c.text for c in large.completions]
+    assert all(s.tokens is None for c in trimmed.completions for s in c.segments)
 
 
-def test_items_are_counted_as_the_decoder_counts_them() -> None:
+def test_item_count_matches_the_decoder() -> None:
     for each in (wordy(0), without_tokens(wordy(1)), group(2)):
         wire = plain_wire(batch(each))["groups"][0]
         exactly = CodecLimits(1 << 20, 9, item_count(each), 1 << 20, 1 << 20)
@@ -313,7 +313,7 @@ def test_items_are_counted_as_the_decoder_counts_them() -> None:
             decode(encode(wire), replace(exactly, items=exactly.items - 1))
 
 
-def test_encoded_groups_become_the_same_frame_and_keep_to_the_limits_of_every_batch() -> None:
+def test_encoded_groups_seal_to_same_frame_under_same_limits() -> None:
     groups = [wordy(index) for index in range(20)]
     assert sealed(encoded(groups)) == seal(batch(*groups), ALICE, SWARM)
     for twice in ([0, 0], [1, 0, 1]):

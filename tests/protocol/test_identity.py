@@ -1,4 +1,4 @@
-"""One key, two names, one file; and no key that signs for messages it never saw."""
+"""An identity: one key, two names, one file, and signatures for its messages only."""
 
 import os
 import stat
@@ -16,7 +16,7 @@ from tests.protocol.samples import ALICE, BOB
 P = 2**255 - 19
 
 
-def test_peer_id_and_author_name_the_same_key_and_no_representation_shows_it() -> None:
+def test_peer_id_and_author_share_a_key_that_repr_hides() -> None:
     identity = Identity.generate()
     assert identity.peer_id.startswith("12D3Koo")
     assert author_of(identity.peer_id) == identity.author
@@ -27,13 +27,13 @@ def test_peer_id_and_author_name_the_same_key_and_no_representation_shows_it() -
 
 @example("QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N")
 @given(st.text(max_size=60))
-def test_text_that_is_no_peer_id_is_refused(text):
+def test_invalid_peer_id_is_refused(text):
     with pytest.raises(BadKey, match="12D3Koo" if text.startswith("Qm") else None):
         author_of(text)
 
 
 @given(st.binary(max_size=80))
-def test_a_signature_holds_for_its_message_author_and_domain_only(message: bytes) -> None:
+def test_signature_binds_message_author_and_domain(message: bytes) -> None:
     signature = ALICE.sign(DOMAIN, message)
     verify(ALICE.author, DOMAIN, message, signature)
     for author, domain, text in [
@@ -53,7 +53,7 @@ def test_non_canonical_keys_are_refused(y: int, sign: int) -> None:
         check_key((y | sign).to_bytes(32, "little"))
 
 
-def test_honest_keys_are_on_the_curve_and_points_off_it_or_unequal_halves_are_refused() -> None:
+def test_off_curve_and_mismatched_keys_are_refused() -> None:
     for number in range(50):
         check_key(Identity.from_seed(bytes([number]) * 32).author)
     with pytest.raises(BadKey, match="curve"):
@@ -63,7 +63,7 @@ def test_honest_keys_are_on_the_curve_and_points_off_it_or_unequal_halves_are_re
 
 
 @pytest.mark.parametrize("more", [-1, 1])
-def test_keys_and_signatures_of_another_length_are_refused(more: int) -> None:
+def test_keys_and_signatures_with_wrong_length_are_refused(more: int) -> None:
     for length in (0, 32 + more):
         with pytest.raises(BadKey):
             check_key(bytes(length))
@@ -72,8 +72,8 @@ def test_keys_and_signatures_of_another_length_are_refused(more: int) -> None:
             verify(ALICE.author, DOMAIN, b"", bytes(length))
 
 
-def test_a_signature_with_s_plus_the_group_order_is_refused() -> None:
-    """Else anybody could make a second valid signature, and with it a second content id."""
+def test_malleable_signature_is_refused() -> None:
+    """Otherwise anyone could make a second valid signature and a second content id."""
     order = 2**252 + 27742317777372353535851937790883648493
     signature = ALICE.sign(DOMAIN, b"message")
     s = int.from_bytes(signature[32:], "little") + order
@@ -97,9 +97,9 @@ def test_a_created_key_file_is_private_and_never_overwritten(path: Path) -> None
     assert Identity.load(path).author == made.author
 
 
-@pytest.mark.skipif(os.name != "posix", reason="file modes")
+@pytest.mark.skipif(os.name != "posix", reason="file modes need POSIX")
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o601])
-def test_a_key_file_open_to_others_is_refused_with_the_remedy(path: Path, mode: int) -> None:
+def test_key_file_accessible_to_others_is_refused_with_a_fix(path: Path, mode: int) -> None:
     Identity.create(path)
     path.chmod(mode)
     with pytest.raises(KeyFileError, match="chmod 600"):
@@ -109,7 +109,7 @@ def test_a_key_file_open_to_others_is_refused_with_the_remedy(path: Path, mode: 
 @pytest.mark.parametrize(
     "data", [b"", LIBP2P_KEY[:-1], LIBP2P_KEY + b"\0", b"\x08\x00" + LIBP2P_KEY[2:]]
 )
-def test_a_file_that_is_no_key_is_refused_with_the_remedy(path: Path, data: bytes) -> None:
+def test_invalid_key_file_is_refused_with_a_fix(path: Path, data: bytes) -> None:
     path.write_bytes(data)
     path.chmod(0o600)
     with pytest.raises(KeyFileError, match="new identity"):

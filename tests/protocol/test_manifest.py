@@ -1,4 +1,4 @@
-"""A manifest is signed, named by its content, sane in every field, and says who is let in."""
+"""A manifest is signed, named by its content, valid, and defines who is admitted."""
 
 import json
 from dataclasses import replace
@@ -31,7 +31,7 @@ GCD = MANIFEST.catalogue[0]
 ALICE_ALONE = AllowList((ALICE.author,))
 
 
-MADE = {
+CASES = {
     **{str(a)[:5]: replace(MANIFEST, admission=a) for a in (Open(), ALICE_ALONE, ProofOfWork(20))},
     "published defaults": Manifest(
         name="n",
@@ -42,14 +42,14 @@ MADE = {
 }
 
 
-@pytest.mark.parametrize("made", MADE.values(), ids=MADE)
-def test_a_manifest_that_its_founder_signed_opens_to_what_was_signed(made):
+@pytest.mark.parametrize("made", CASES.values(), ids=CASES)
+def test_manifest_signed_by_its_creator_round_trips(made):
     assert open_manifest(sign_manifest(made, ALICE)) == made
     with pytest.raises(BadSchema, match="founder"):
         sign_manifest(made, MALLORY)
 
 
-def test_a_swarms_id_is_of_manifest_and_founder_and_a_family_is_found_by_name() -> None:
+def test_swarm_id_covers_manifest_and_creator_and_env_finds_names() -> None:
     renamed = sign_manifest(replace(MANIFEST, name="other"), ALICE)
     taken_over = resigned(lambda wire: None)
     assert len({SWARM, swarm_id(renamed), swarm_id(taken_over)}) == 3
@@ -86,7 +86,7 @@ OUT_OF_RANGE = {
 
 
 @pytest.mark.parametrize("of", OUT_OF_RANGE, ids=["manifest", "family"])
-def test_a_field_out_of_range_is_named(of):
+def test_error_names_invalid_field(of):
     for field, values in OUT_OF_RANGE[of].items():
         for value in values:
             with pytest.raises((BadSchema, TooLarge) if of is MANIFEST else BadSchema, match=field):
@@ -97,7 +97,7 @@ def test_a_field_out_of_range_is_named(of):
     "level",
     ["", "3", '{"a":1e400}', '{"a":"\\ud800"}', "[" * 4000, '{"a":' + "9" * 4000 + "0" * 90],
 )
-def test_a_level_that_is_no_canonical_json_object_is_refused(level: str) -> None:
+def test_level_must_be_a_canonical_json_object(level: str) -> None:
     with pytest.raises(BadSchema, match="level 0"):
         replace(GCD, levels=(level,))
 
@@ -134,7 +134,7 @@ FIELDS = {
 
 @pytest.mark.parametrize(("bent", "field"), [(b, field) for b in FIELDS for field in FIELDS[b]])
 @pytest.mark.parametrize("value", [None, [], {}, 1, b"x", -1, [[]], [None]])
-def test_a_field_of_another_type_is_a_refusal_and_never_a_crash(bent, field, value):
+def test_wrong_field_type_raises_protocol_error(bent, field, value):
     with pytest.raises(ProtocolError):
         open_manifest(bent(**{field: value}))
     if (bent, field) in [(said, each) for each in FIELDS[said][:3]]:
@@ -142,7 +142,7 @@ def test_a_field_of_another_type_is_a_refusal_and_never_a_crash(bent, field, val
             open_manifest(bent(**{field: "x"}))
 
 
-def test_an_open_swarm_admits_mallory_and_an_allow_list_its_authors_alone() -> None:
+def test_open_swarm_admits_all_and_allow_list_only_its_authors() -> None:
     check_author(Open(), MALLORY.author)
     check_admitted(Open(), SWARM, MALLORY.author, 0)
     assert find_nonce(Open(), SWARM, ALICE.author) == 0
@@ -154,7 +154,7 @@ def test_an_open_swarm_admits_mallory_and_an_allow_list_its_authors_alone() -> N
         check_admitted(rule, SWARM, MALLORY.author, 0)
 
 
-def test_work_is_done_for_one_key_and_one_swarm_and_a_frame_needs_none() -> None:
+def test_proof_of_work_binds_key_and_swarm_but_frames_need_none() -> None:
     check_author(ProofOfWork(40), MALLORY.author)
     rule = ProofOfWork(10)
     nonce = find_nonce(rule, SWARM, ALICE.author)

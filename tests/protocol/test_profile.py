@@ -1,4 +1,4 @@
-"""A profile says what a peer wants to be called, in text that does nothing."""
+"""A profile holds the name a peer chose, in text without effects on a terminal."""
 
 import unicodedata
 
@@ -15,7 +15,7 @@ from tests.protocol.strategies import profiles
 
 
 @given(profiles)
-def test_a_profile_comes_back_as_it_was_signed_and_the_largest_fits_into_a_record(made):
+def test_signed_profile_round_trips_and_the_largest_fits_a_record(made):
     signed = sign_profile(made, ALICE, SWARM)
     assert len(signed) <= MAX_RECORD_BYTES
     assert open_profile(signed, SWARM) == (ALICE.author, made)
@@ -23,7 +23,7 @@ def test_a_profile_comes_back_as_it_was_signed_and_the_largest_fits_into_a_recor
 
 
 @given(st.text(max_size=40))
-def test_what_is_told_does_nothing_on_a_screen_or_is_refused(text: str) -> None:
+def test_profile_text_is_harmless_on_screen_or_refused(text: str) -> None:
     try:
         check_shown(text, "line", MAX_LINE)
     except ProtocolError:
@@ -38,13 +38,13 @@ def test_what_is_told_does_nothing_on_a_screen_or_is_refused(text: str) -> None:
     "\U0001d159\ufffc\u2800\u3164\u115f\U000e0fff"
     "\x1b\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067",
 )
-def test_a_character_that_acts_is_refused_by_its_name_and_not_repeated(acting):
+def test_error_names_control_character_without_printing_it(acting):
     with pytest.raises(BadSchema, match=f"U\\+{ord(acting):04X}") as caught:
         check_shown(f"an{acting}na", "name", 48)
     assert str(caught.value).isprintable()
 
 
 @pytest.mark.parametrize("name", ["", "an\nna"])
-def test_a_profile_that_breaks_a_rule_is_not_signed_either(name):
+def test_invalid_profile_cannot_be_created(name):
     with pytest.raises(ProtocolError):
         Profile(name, "", PROFILE.model, PROFILE.version, PROFILE.made)

@@ -1,4 +1,4 @@
-"""This implementation keeps to the vectors that others are tested on."""
+"""This implementation passes the vectors that test other implementations."""
 
 import json
 import math
@@ -137,22 +137,22 @@ def read_answers(vector: dict, context: dict) -> object:
 
 
 def read_transcripts(vector: dict, context: dict) -> object:
-    """As the page says, without any part of a node."""
-    played = Game(vector["number"], vector["settings"])
+    """Replay as docs/protocol.md specifies, without code of a node."""
+    game = Game(vector["number"], vector["settings"])
     turns = vector["turns"]
-    told = {"first": played.first}
+    result = {"first": game.first}
     for place, action in enumerate(turns[::2]):
-        if played.over:
-            return {**told, "refused": "not_replayed"}
+        if game.over:
+            return {**result, "refused": "not_replayed"}
         follows = turns[2 * place + 1 : 2 * place + 2]
         if len(action) > 65536 and not follows:
-            return {**told, "reward": 0.0}
-        answered = played.step(action)
-        if follows and not played.over and follows != [answered]:
-            return {**told, "refused": "not_replayed"}
-    if not played.over and not vector["cut"]:
-        return {**told, "refused": "not_replayed"}
-    return {**told, "reward": played.reward}
+            return {**result, "reward": 0.0}
+        answered = game.step(action)
+        if follows and not game.over and follows != [answered]:
+            return {**result, "refused": "not_replayed"}
+    if not game.over and not vector["cut"]:
+        return {**result, "refused": "not_replayed"}
+    return {**result, "reward": game.reward}
 
 
 def read_dht(vector: dict, context: dict) -> object:
@@ -164,16 +164,16 @@ def read_dht(vector: dict, context: dict) -> object:
 
 def read_counting(vector: dict, context: dict) -> object:
     density, ours, counts = Density(), 0.0, list[float]()
-    found = []
+    results = []
     for slot in vector["slots"]:
-        found.append(counted(density, slot))
+        results.append(counted(density, slot))
         ours = moved(ours, counts, [found_along(path) for path in slot["found"]], slot["full"])
         assert ours == density.depth
-    return found
+    return results
 
 
 def found_along(path: dict[str, list[int]]) -> float:
-    """A path's count, as the page says."""
+    """Return the count of a path as docs/protocol.md specifies."""
     least: dict[int, int] = {}
     for depth, numbers in path.items():
         for number in numbers:
@@ -182,7 +182,7 @@ def found_along(path: dict[str, list[int]]) -> float:
 
 
 def moved(depth: float, counts: list[float], paths: list[float], full: bool) -> float:
-    """A reader's depth after a count, as the page says; ``counts`` are its earlier ones."""
+    """Return the depth after a count, as specified; ``counts`` are earlier counts."""
     lesser = min(paths)
     if full and (not counts or abs(suits(lesser) - depth) > 1):
         counts[:] = [lesser]
@@ -196,7 +196,7 @@ def suits(authors: float) -> float:
 
 
 def twister(seed: str) -> Iterator[int]:
-    """MT19937 with its array seeding (Matsumoto and Nishimura), seeded as CPython seeds a text."""
+    """MT19937 with array seeding (Matsumoto, Nishimura), seeded as in CPython."""
     number = int.from_bytes(seed.encode() + sha512(seed.encode()).digest(), "big")
     words = []
     while number:
@@ -227,13 +227,13 @@ def twister(seed: str) -> Iterator[int]:
 
 
 def below(limit: int, outputs: Iterator[int]) -> int:
-    """A number below a limit, as CPython draws it."""
+    """Draw a number below a limit as CPython does."""
     bits = limit.bit_length()
     return next(each for y in outputs if (each := y >> 32 - bits) < limit)
 
 
 class Game:
-    """``guess``, written from docs/protocol.md alone."""
+    """``guess``, implemented from docs/protocol.md alone."""
 
     def __init__(self, number: int, settings: dict) -> None:
         bits = twister(f"guess/{number}")
@@ -266,7 +266,7 @@ VECTORS = [
 
 
 @pytest.mark.parametrize(("kind", "vector", "context"), VECTORS)
-def test_a_vector_is_read_as_expected_or_refused_by_name(kind, vector, context):
+def test_vector_reads_as_expected_or_raises_its_error(kind, vector, context):
     if "expected" in vector:
         assert READERS[kind](vector, context) == vector["expected"]
         return
@@ -289,7 +289,7 @@ def test_every_error_has_its_own_code_and_a_vector() -> None:
 
 
 @pytest.mark.parametrize("vector", FILES["dht"]["vectors"], ids=lambda vector: vector["name"])
-def test_a_call_of_a_vector_is_read_by_hiveminds_schema_as_the_vector_says(vector):
+def test_hivemind_schema_decodes_calls_as_the_vectors_say(vector):
     from hivemind.proto import dht_pb2, p2pd_pb2
 
     data = unhex(vector["input"])
@@ -300,18 +300,18 @@ def test_a_call_of_a_vector_is_read_by_hiveminds_schema_as_the_vector_says(vecto
         STORE: dht_pb2.StoreRequest,
     }
     assert call.callUnary.proto == vector["call"]
-    read, said = (
+    read, fields = (
         kinds[vector["call"]].FromString(call.callUnary.data),
         vector["expected"]["request"],
     )
-    assert read.peer.node_id.hex() == said["node_id"]
+    assert read.peer.node_id.hex() == fields["node_id"]
     if vector["call"] == PING:
-        assert read.validate == said["validate"]
+        assert read.validate == fields["validate"]
     elif vector["call"] == FIND:
-        assert [key.hex() for key in read.keys] == said["keys"]
+        assert [key.hex() for key in read.keys] == fields["keys"]
     else:
         lists = read.keys, read.subkeys, read.values
         rows = zip(*([each.hex() for each in a_list] for a_list in lists), strict=True)
         ends = zip(rows, read.expiration_time, strict=True)
-        assert [[*row, end] for row, end in ends] == said["records"]
-        assert list(read.in_cache) == [False] * len(said["records"])
+        assert [[*row, end] for row, end in ends] == fields["records"]
+        assert list(read.in_cache) == [False] * len(fields["records"])

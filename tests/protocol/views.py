@@ -1,8 +1,8 @@
-"""Values of the protocol as JSON, the way the test vectors write them.
+"""Values of the protocol as JSON, in the form of the test vectors.
 
 Byte strings become lower-case hex, enumerations their numbers, tuples arrays, dataclasses objects
-of their fields. Where strings and byte strings must be told apart (the codec's own vectors), byte
-strings become ``{"hex": …}``.
+of their fields. If strings and byte strings must differ (in the codec's own vectors), byte strings
+become ``{"hex": …}``.
 """
 
 from dataclasses import fields, is_dataclass
@@ -20,11 +20,11 @@ from protocol.manifest import (
 from tests.protocol.samples import ALICE, MANIFEST
 
 Wrong = bytes | tuple[bytes, str]
-"""A wrong input, ``bad_schema`` unless it is named with another error."""
+"""An invalid input; it raises ``bad_schema`` unless it names another error."""
 
 
 def view(value: object) -> object:
-    """``value`` as JSON types; an admission rule as it stands in the manifest."""
+    """Return ``value`` as JSON types; an admission rule as in the manifest."""
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, IntEnum):

@@ -1,4 +1,4 @@
-"""A real instruct model learns in a swarm of two real nodes; run by ``make test-real``."""
+"""A real instruct model learns in a swarm of two nodes; run ``make test-real``."""
 
 import json
 from pathlib import Path
@@ -24,13 +24,13 @@ def command(*arguments: str, cwd: Path, module: str = "node.cli.main") -> str:
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, Path]:
-    """A demo of three rounds: its summary, and its folder."""
+    """Run a demo of three rounds; return its summary and its folder."""
     folder = tmp_path_factory.mktemp("real")
     options = ("--model", str(MODEL), "--rounds", str(ROUNDS), "--run-dir", "run", "--json")
     return json.loads(command("demo", *options, cwd=folder)), folder / "run"
 
 
-def test_two_nodes_try_it_train_it_and_learn_from_each_other(demo):
+def test_two_nodes_train_the_model_and_learn_from_peers(demo):
     summary, folder = demo
     assert [node["rounds"] for node in summary["nodes"]] == [ROUNDS, ROUNDS]
     assert sum(node["groups_external"] for node in summary["nodes"]) > 0
@@ -42,16 +42,16 @@ def test_two_nodes_try_it_train_it_and_learn_from_each_other(demo):
     assert first.tasks.levels == second.tasks.levels != {}
 
 
-def test_its_engine_and_its_learner_agree(demo):
+def test_engine_and_learner_agree(demo):
     _, folder = demo
     config = load(folder / "node-1" / "node.toml")
     lines = (folder / "node-1" / "metrics.jsonl").read_text().splitlines()
-    gaps = [json.loads(line)["engine_gap"] for line in lines]
+    gaps = [json.loads(line)["logprob_mismatch"] for line in lines]
     known = [gap for gap in gaps if gap is not None]
     assert len(gaps) == ROUNDS and known and max(known) <= config.widest_mismatch
 
 
-def test_a_turn_ends_with_the_token_of_its_template():
+def test_turn_ends_with_the_template_token():
     policy = Policy.load(Config.with_overrides({"policy.model": str(MODEL)}).policy)
     assert policy.encode_completion("4", stopped=True)[-1] == policy.eos_id
     text = policy.tokenizer.decode(policy.encode_prompt("What is 2 + 2?"))
@@ -59,7 +59,7 @@ def test_a_turn_ends_with_the_token_of_its_template():
     assert policy.tokenizer.decode([policy.eos_id]) == "<|im_end|>"
 
 
-def test_a_warm_start_of_a_step_gives_a_model_that_loads(tmp_path):
+def test_one_step_warm_start_gives_a_loadable_model(tmp_path):
     command("init", "--model", str(MODEL), "node", cwd=tmp_path)
     command("create", "--config", "node", "--name", "warm", cwd=tmp_path)
     folder = RunFolder(tmp_path / "node")
@@ -72,7 +72,7 @@ def test_a_warm_start_of_a_step_gives_a_model_that_loads(tmp_path):
     assert Policy.load(config.policy).model.num_parameters() > 1e8
 
 
-def test_a_row_of_the_table_of_real_models_is_simulated(tmp_path):
+def test_experiment_reports_measures_of_a_real_model(tmp_path):
     row = ("--model", str(MODEL), "--mix", "8/0", "--seeds", "1", "--run-dir", "table")
     small = ("--nodes", "1", "--rounds", "1", "--warm-start", "1")
     shown = command("sapo", *row, *small, "--json", cwd=tmp_path, module="experiments")

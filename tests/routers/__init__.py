@@ -1,1 +1,1 @@
-"""Real nodes on real networks: an open one, and what lies behind routers of several kinds."""
+"""Real nodes on real networks: an open one, and several kinds of routers."""

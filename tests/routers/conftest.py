@@ -1,4 +1,4 @@
-"""A laboratory for each test, with members in it; skipped where the machine allows none."""
+"""A laboratory with members for each test; skipped if the machine allows none."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -13,11 +13,11 @@ from tests.routers.member import Member, created
 
 
 class Village:
-    """Seeds in the open and nodes behind routers.
+    """Bootstrap nodes on the open network, and nodes behind routers.
 
     Attributes:
-        laboratory: where they live.
-        addresses: of the seeds so far, which every further node dials.
+        laboratory: the networks and hosts.
+        addresses: of the bootstrap nodes so far; every later node dials them.
     """
 
     def __init__(self, laboratory: Laboratory, folder: Path, stack: ExitStack) -> None:
@@ -27,7 +27,7 @@ class Village:
         self._stack = stack
 
     def seed(self, name: str = "seed", *, ipv6: bool = False, **settings: Any) -> Member:
-        """One on the open network, listening; the first creates the swarm."""
+        """Start a bootstrap node on the open network; the first creates the swarm."""
         place = self.laboratory.host()
         ip = f"/ip6/{place.ipv6}" if ipv6 else f"/ip4/{place.ipv4}"
         if not self.addresses:
@@ -40,7 +40,7 @@ class Village:
         return seed
 
     def node(self, name: str, behind: Kind | Place | None = None, **settings: Any) -> Member:
-        """One behind a router of a kind, or on the open network."""
+        """Start a node behind a router of a kind, or on the open network."""
         if isinstance(behind, str):
             behind = self.laboratory.router(behind)
         place = self.laboratory.behind(behind) if behind else self.laboratory.host()

@@ -1,8 +1,8 @@
-"""An open network with routers on it, and hosts on either side, in namespaces of their own.
+"""An open network with routers and hosts on either side, in its own namespaces.
 
-Made by an ordinary user where the system lets users have namespaces. A router is Linux's own
-address translation, so that what it lets in and which ports it draws is what people's routers do.
-The open network has addresses that libp2p takes for public ones; nothing of it leaves the machine.
+It needs no root if the system lets users create namespaces. A router is Linux's own address
+translation, so it filters packets and chooses ports like home routers. libp2p takes the addresses
+of the open network for public ones, but no packet leaves the machine.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Literal
 
 Kind = Literal["port-restricted", "symmetric", "forwarding"]
-"""How a router translates: the port kept, and let in who was asked; another port for each peer; the
-port kept, and port :data:`FORWARDED` handed to the first host behind it."""
+"""How a router translates: it keeps the port, or uses another one for each peer.
+All admit contacted peers; ``forwarding`` also sends port :data:`FORWARDED` to its first host."""
 
 FORWARDED = 31337
 NAMESPACE_SECONDS = 10.0
@@ -29,7 +29,7 @@ _RULES: dict[Kind, tuple[str, ...]] = {
 
 
 def why_not_here() -> str:
-    """What this machine lacks for a laboratory; empty where it has all."""
+    """Return what this machine lacks for a laboratory; empty if nothing is missing."""
     if missing := [tool for tool in ("unshare", "nsenter", "ip", "nft") if not shutil.which(tool)]:
         return f"not installed: {', '.join(missing)} (Debian: util-linux, iproute2, nftables)"
     forward = "echo 1 > /proc/sys/net/ipv4/ip_forward"
@@ -44,8 +44,8 @@ class Place:
     """One namespace.
 
     Attributes:
-        prefix: what a command is run there by.
-        number: of its address in its network.
+        prefix: the words that run a command in it.
+        number: the host number of its address in its network.
         ipv4, ipv6: its addresses towards the open network or its router.
     """
 
@@ -60,7 +60,7 @@ class Place:
 
 @dataclass(slots=True)
 class Laboratory:
-    """The open network; its hosts and routers end with :meth:`close`."""
+    """The open network; :meth:`close` ends its hosts and routers."""
 
     _processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     _numbers: count[int] = field(default_factory=lambda: count(2))
@@ -81,7 +81,7 @@ class Laboratory:
         return self._on(self._open, "open", "11.7.0", "2a00:77:", gateway="")
 
     def router(self, kind: Kind) -> Place:
-        """A router on the open network, which knows only IPv4."""
+        """Add a router, which supports only IPv4, to the open network."""
         router = self.host()
         lan = f"192.168.{router.number}"
         for words in (
@@ -115,14 +115,14 @@ class Laboratory:
         return self._on(router.prefix, "lan", lan, "", gateway=f"{lan}.1", number=number)
 
     def resolving(self, place: Place, server: Place, file: Path) -> Place:
-        """``place`` for commands that ask ``server`` for names; ``file`` is written for it."""
+        """Return ``place`` for commands that use ``server`` for names; write ``file``."""
         file.write_text(f"nameserver {server.ipv4}\n")
         mounted = f'mount --bind {file} /etc/resolv.conf && exec "$@"'
         prefix = (*place.prefix, "unshare", "--mount", "sh", "-c", mounted, "sh")
         return replace(place, prefix=prefix)
 
     def renumber(self, router: Place) -> str:
-        """Give a router another address, as providers do overnight; its new one."""
+        """Give a router a new address, as providers do overnight; return the address."""
         fresh = f"11.7.1.{router.number}"
         self._ip(router.prefix, f"addr del {router.ipv4}/16 dev eth0")
         self._ip(router.prefix, f"addr add {fresh}/16 dev eth0")
@@ -151,7 +151,7 @@ class Laboratory:
         return place
 
     def _namespace(self, *command: str) -> tuple[str, ...]:
-        """Hold a namespace open; what a command is run in it by."""
+        """Hold a namespace open; return the prefix that runs a command in it."""
         before = self._open or ("sh", "-c", 'exec "$@"', "sh")
         process = subprocess.Popen([*command, "sleep", "infinity"])
         self._processes.append(process)

@@ -1,4 +1,4 @@
-"""What the tests of real routers look at while nodes run behind them."""
+"""Views of nodes for the tests of real routers."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def relays(node: Member) -> set[str]:
 
 
 def peer(node: Member, other: Member) -> dict[str, Any]:
-    """What a node says of another; empty where it knows nothing."""
+    """Return what a node's status says about another; empty if it does not know it."""
     peers = node.status().get("peers", [])
     return next((each for each in peers if each["peer_id"] == other.peer_id), {})
 
@@ -26,13 +26,13 @@ def admitted(node: Member, other: Member) -> int:
 
 
 def wait_for_way(wanted: str, *nodes: Member) -> None:
-    """Wait until others reach each of the nodes so, as it says itself."""
+    """Wait until each node reports that other peers reach it in this way."""
     for node in nodes:
         wait_until(lambda n=node: way(n) == wanted, node, f"to be {wanted}")
 
 
 def wait_for_groups_both_ways(first: Member, second: Member, groups: int = 2) -> None:
-    """Wait until each has let in so many more groups of the other."""
+    """Wait until each node has admitted this many more groups of the other."""
     before = {node.folder: admitted(node, of) for node, of in ((first, second), (second, first))}
     for node, of in ((first, second), (second, first)):
         most = before[node.folder] + groups

@@ -1,4 +1,4 @@
-"""Ordinary ``swarm-node`` commands in a place of the laboratory, and what they write."""
+"""Ordinary ``swarm-node`` commands in a place of the laboratory, and their output."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ GRACE_SECONDS = 20.0
 
 
 class Member:
-    """One node or seed, running in a place; the same run folder may see several lives.
+    """One node or bootstrap node in a place; its run folder may outlive a process.
 
     Args:
-        settings: over those that make a node small.
+        settings: replace the settings that make a node small.
     """
 
     def __init__(self, place: Place, folder: Path, command: str, **settings: Any) -> None:
@@ -43,7 +43,7 @@ class Member:
 
     @property
     def peer_id(self) -> str:
-        """Of its key, whether it runs or not."""
+        """The peer id of its key, whether or not it runs."""
         return Identity.load(self.folder / "identity.key").peer_id
 
     @property
@@ -66,7 +66,7 @@ class Member:
         return self
 
     def status(self) -> dict[str, Any]:
-        """What it last wrote of itself; empty before the first time."""
+        """Return its last status; empty before this process first writes one."""
         try:
             status: dict[str, Any] = json.loads((self.folder / "status.json").read_text())
         except FileNotFoundError:
@@ -80,7 +80,7 @@ class Member:
         return "\n".join((self.folder / "output.log").read_text().splitlines()[-5:])
 
     def tell(self, *command: str) -> str:
-        """What ``swarm-node`` with these words prints for this node."""
+        """Return what ``swarm-node`` with these words prints for this node."""
         full = [sys.executable, "-m", "node.cli.main", *command]
         full += ["--config", str(self.folder / "node.toml")]
         here = {"cwd": ROOT, "env": {**os.environ, "PYTHONPATH": str(ROOT)}}
@@ -93,7 +93,7 @@ class Member:
             self._process.wait()
 
     def close(self) -> None:
-        """Stop it in order, hard where that takes longer than the grace period."""
+        """Stop the node in order; kill it after the grace period."""
         if self._process is None:
             self._output.close()
             return

@@ -1,6 +1,6 @@
-"""``python -m tests.routers.name_server IP NAME=TEXT…`` answers DNS questions (RFC 1035) for
-the TXT records of some names, and that there are no others. It prints a line once it listens.
-"""
+"""``python -m tests.routers.name_server IP NAME=TEXT…`` serves TXT records.
+
+It answers DNS queries (RFC 1035); other names do not exist. It prints a line once it listens."""
 
 import socket
 import struct
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 PORT = 53
 TXT, INTERNET = 16, 1
 ANSWER, NO_SUCH_NAME = 0x8580, 0x8583
-"""Flags: a response, authoritative, recursion wanted and had; and the code for an unknown name."""
+"""Flags of an authoritative, recursive answer, and the code for an unknown name."""
 
 
 def answer(query: bytes, records: Mapping[str, Sequence[str]]) -> bytes:

@@ -1,5 +1,5 @@
-"""Members on one network find each other by multicast DNS, over either transport, and mallory there
-neither leads a node astray nor keeps it out."""
+"""Members on one network find each other by multicast DNS over either transport.
+Mallory on the same network neither misleads a node nor keeps it out."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ def is_in_the_swarm_of(node: Member, other: Member) -> bool:
 
 
 @pytest.mark.parametrize("transport", ["hivemind", "libp2p"])
-def test_a_node_that_is_told_nothing_joins_the_swarm_of_its_network(village, transport) -> None:
+def test_node_without_peers_joins_the_swarm_on_its_lan(village, transport) -> None:
     seed = village.seed(**ALONE)
     nodes = [village.node(f"node{n}", network__transport=transport, **ALONE) for n in range(2)]
     for node in nodes:
@@ -32,27 +32,27 @@ def test_a_node_that_is_told_nothing_joins_the_swarm_of_its_network(village, tra
         wait_until(lambda n=node, o=other: admitted(n, o) >= 1, node, "groups of the other")
 
 
-def test_of_two_swarms_on_a_network_a_node_joins_the_one_it_is_told(village, tmp_path) -> None:
+def test_node_joins_the_named_one_of_two_lan_swarms(village, tmp_path) -> None:
     here = village.seed("here", **ALONE)
     created(tmp_path / "there")
     there = village.seed("there", **ALONE)
     ids = {seed: swarm_id(manifest_of(seed)) for seed in (here, there)}
     for seed, other in ((here, there), (there, here)):
-        heard = lambda s=seed, o=other: ids[o].hex()[:16] in s.tell("doctor")  # noqa: E731
-        wait_until(heard, seed, "the other swarm")
+        visible = lambda s=seed, o=other: ids[o].hex()[:16] in s.tell("doctor")  # noqa: E731
+        wait_until(visible, seed, "the other swarm")
     lost = village.node("lost", **ALONE)
     wait_until(lambda: lost.exit_code is not None, here, "an answer")
     assert lost.exit_code == 2 and lost.said("Several swarms are on the local network")
     assert all(lost.said(each.hex()) for each in ids.values())
-    found = village.seed("found", network__swarm=ids[there].hex()[:12], **ALONE)
-    wait_until(lambda: is_in_the_swarm_of(found, there), found, "the swarm asked for")
+    joiner = village.seed("found", network__swarm=ids[there].hex()[:12], **ALONE)
+    wait_until(lambda: is_in_the_swarm_of(joiner, there), joiner, "the swarm asked for")
 
 
 def manifest_of(node: Member) -> bytes:
     return (node.folder / "manifest.swarm").read_bytes()
 
 
-def test_a_node_of_another_swarm_moves_to_the_one_that_it_names_on_its_network(village, tmp_path):
+def test_node_moves_to_a_named_swarm_on_its_lan(village, tmp_path):
     seed = village.seed(**ALONE)
     wanted = swarm_id(manifest_of(seed)).hex()
     created(tmp_path / "mover")
@@ -63,7 +63,7 @@ def test_a_node_of_another_swarm_moves_to_the_one_that_it_names_on_its_network(v
     assert manifest_of(mover) == manifest_of(seed)
 
 
-def test_mallory_announces_a_thousand_members_and_the_seed_at_her_own_host(village) -> None:
+def test_node_joins_despite_1000_false_lan_announcements(village) -> None:
     seed = village.seed(**ALONE)
     swarm = swarm_id(manifest_of(seed)).hex()
     place = village.laboratory.host()

@@ -1,4 +1,4 @@
-"""A seed found by the TXT records of a name, as an operator's name server has them."""
+"""A node finds a bootstrap node by the TXT records of a name."""
 
 import subprocess
 import sys
@@ -16,14 +16,14 @@ pytestmark = pytest.mark.processes
 
 
 def name_server(place: Place, stack: ExitStack, *records: str) -> None:
-    """Have a name server run in a place until the stack is closed."""
+    """Run a name server in a place until the stack is closed."""
     module = [sys.executable, "-m", "tests.routers.name_server", place.ipv4, *records]
     server = subprocess.Popen([*place.prefix, *module], stdout=subprocess.PIPE, cwd=ROOT)
     stack.callback(lambda: (server.kill(), server.wait()))
     assert server.stdout and server.stdout.readline() == b"listening\n"
 
 
-def test_a_name_whose_records_list_the_seed_is_joined_and_one_of_nobody_is_told(village, tmp_path):
+def test_node_joins_by_dns_name_and_reports_an_unknown_name(village, tmp_path):
     seed = village.seed()
     place = village.laboratory.host()
     (address,) = village.addresses
@@ -35,9 +35,9 @@ def test_a_name_whose_records_list_the_seed_is_joined_and_one_of_nobody_is_told(
         name_server(place, stack, *records)
         host, file = village.laboratory.host(), tmp_path / "resolv.conf"
         here = village.laboratory.resolving(host, place, file)
-        found = village.member(here, "found", "bootstrap", network__peers=[known])
-        wait_until(lambda: bool(peer(found, seed).get("connected")), found, "the seed")
-        assert found.status()["swarm_id"] == seed.status()["swarm_id"]
+        joiner = village.member(here, "found", "bootstrap", network__peers=[known])
+        wait_until(lambda: bool(peer(joiner, seed).get("connected")), joiner, "the seed")
+        assert joiner.status()["swarm_id"] == seed.status()["swarm_id"]
         settings = {"network__peers": [nobody], "network__start_timeout": 15.0}
         lost = village.member(here, "lost", "bootstrap", **settings)
         wait_until(lambda: lost.exit_code is not None, seed, "an end of looking")

@@ -1,9 +1,8 @@
-"""The public swarm as its guide and its unit have it: every command is typed on a machine
-in the open, and the line that the seed prints behind a router.
+"""The public swarm's guide and unit work as written, also behind a router.
 
-A namespace has one user and none of the machine's folders to itself, so that accounts are left out
-and folders are others; what an operator puts in is the address, the port stays.
-"""
+The test types every command on a machine on the open network. A namespace has one user and shares
+the machine's folders, so the test omits accounts and changes folders. It replaces the operator's
+address, and the port stays."""
 
 import os
 import re
@@ -32,7 +31,7 @@ SEED, PROGRAM, BACKUP = "/var/lib/swarm-seed", "/opt/swarm-node", "/root/swarm-s
 
 
 class Machine:
-    """A place with a shell in which a page is typed, and what goes on there."""
+    """A place with a shell in which a page is typed, and the processes it runs."""
 
     def __init__(self, place: Place, folder: Path, shell: dict[str, str]) -> None:
         folder.mkdir()
@@ -41,14 +40,14 @@ class Machine:
         self._left_running: list[subprocess.Popen[bytes]] = []
 
     def type(self, script: str, where: Path) -> str:
-        """What a script prints; it has to end well."""
+        """Return what a script prints; the script must succeed."""
         here = {"cwd": where, "env": self._shell, "check": False}
         done = subprocess.run(self._command(script), capture_output=True, text=True, **here)
         assert done.returncode == 0, f"{script}\n{done.stdout}{done.stderr}"
         return done.stdout
 
     def leave_running(self, script: str, where: Path, until: str) -> str:
-        """What a script that goes on has printed once a line begins so; that line."""
+        """Start a script that keeps running; return its first line that begins so."""
         log = self.folder / f"{len(self._left_running)}.log"
         with log.open("wb") as output:
             written = {"stdout": output, "stderr": subprocess.STDOUT, "env": self._shell}
@@ -91,7 +90,7 @@ def machines(village, tmp_path: Path) -> Iterator[tuple[Machine, Machine, Machin
 
 
 def typed(text: str, machine: Machine, program: Path) -> str:
-    """A block as it is typed on a machine."""
+    """Return a block as it is typed on a machine."""
     for account in ACCOUNTS:
         text = text.replace(account, "")
     text = text.replace(SEED, str(machine.folder / "seed")).replace(PROGRAM, str(program))
@@ -100,25 +99,25 @@ def typed(text: str, machine: Machine, program: Path) -> str:
 
 
 def configured(machine: Machine, lines: str) -> None:
-    """Write ``lines`` over those of the same keys in the seed's file."""
+    """Replace the lines with the same keys in the bootstrap node's file."""
     file = machine.folder / "seed" / "node.toml"
     text = file.read_text()
     for line in lines.splitlines():
         key = line.split(" = ")[0]
         text, times = re.subn(rf"(?m)^{key} = .*$", lambda _, new=line: new, text)
-        assert times == 1, f"{key} is no key of {file}"
+        assert times == 1, f"{key} is not a key of {file}"
     file.write_text(text)
 
 
 def wait_for(machine: Machine, script: str, words: str) -> str:
     deadline = time.monotonic() + PATIENCE
-    while words not in (told := machine.type(script, machine.folder)):
-        assert time.monotonic() < deadline, told
+    while words not in (printed := machine.type(script, machine.folder)):
+        assert time.monotonic() < deadline, printed
         time.sleep(1.0)
-    return told
+    return printed
 
 
-def test_commands_of_the_page_make_a_swarm_that_a_node_behind_a_router_joins(machines, tmp_path):
+def test_guide_commands_create_a_swarm_that_a_node_joins(machines, tmp_path):
     first, second, home = machines
     tree, program, others = tmp_path / "tree", tmp_path / "program", tmp_path / "env"
     page = blocks(GUIDE.read_text())
@@ -145,8 +144,8 @@ def test_commands_of_the_page_make_a_swarm_that_a_node_behind_a_router_joins(mac
     home.leave_running(f"{others}/bin/{join}", home.folder, "round 1 ")
     wait_for(home, f"{others}/bin/swarm-node status", "reach     relayed")
     status = typed(start, first, program).replace(" bootstrap ", " status ")
-    told = wait_for(first, status, "peers     2 connected, 2 present")
-    assert "swarm     my-swarm" in told and line.split()[-1] in told
+    printed = wait_for(first, status, "peers     2 connected, 2 present")
+    assert "swarm     my-swarm" in printed and line.split()[-1] in printed
     peers = first.type(status.replace(" status ", " peers --json "), first.folder)
     for machine in (second, home):
         shown = re.search(r"^peer id +(\S+)$", who(machine, others), re.MULTILINE)
@@ -176,7 +175,7 @@ def who(machine: Machine, program: Path) -> str:
     return machine.type(command, machine.folder)
 
 
-def test_the_unit_starts_what_the_page_does_by_hand() -> None:
+def test_systemd_unit_runs_the_command_of_the_guide() -> None:
     page = blocks(GUIDE.read_text())
     by_hand = [each.text for each in page if each.language == "sh"][2].strip()
     lines = UNIT.read_text().splitlines()

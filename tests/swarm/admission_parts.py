@@ -1,4 +1,4 @@
-"""An admission with real frames around it, and a judge for sums."""
+"""An admission that gets real frames, and a verifier for sums."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from swarm.common.counters import Counters
 from swarm.groups import TaskRef
 from swarm.journal import Journal
 from swarm.reputation import Accounts
-from swarm.verification import Judge, JudgeRefused, Verdict
+from swarm.verification import GroupVerifier, Scores, VerifierError
 from tests.swarm.experience_parts import START
 
 CREATOR = Identity.generate()
@@ -29,27 +29,27 @@ def right_answer(seed: int) -> str:
     return str(seed % 90 + 1)
 
 
-class SumJudge(Judge):
-    """Scores sums; refuses, hangs or errs when a text tells it to."""
+class SumVerifier(GroupVerifier):
+    """Scores sums; refuses or fails if a text requests it."""
 
     def __init__(self) -> None:
         self.calls = 0
 
-    def judge(self, task: TaskRef, texts: Sequence[str], *, seconds=None) -> Verdict:
+    def verify(self, task: TaskRef, texts: Sequence[str], *, seconds=None) -> Scores:
         self.calls += 1
         for text in texts:
             if text.startswith("refuse:"):
-                raise JudgeRefused(text.removeprefix("refuse:"))
+                raise VerifierError(text.removeprefix("refuse:"))
             if text == "bug":
                 raise ZeroDivisionError
             if text == "nonsense":
-                return Verdict("?", (float("nan"),) * len(texts))
+                return Scores("?", (float("nan"),) * len(texts))
         rewards = tuple(float(text == right_answer(task.seed)) for text in texts)
-        return Verdict(f"{task.seed % 90} + 1", rewards)
+        return Scores(f"{task.seed % 90} + 1", rewards)
 
 
 class Peer:
-    """An author who writes groups and seals frames, honestly unless told otherwise."""
+    """An author that writes groups and seals frames, with true claims by default."""
 
     def __init__(self, gate: Gate, identity: Identity | None = None) -> None:
         self.identity = identity or Identity.generate()
@@ -60,7 +60,7 @@ class Peer:
         return self.identity.author
 
     def group(self, index, texts=("right", "wrong"), *, epoch=NOW, claims=(), level=0) -> Group:
-        """A group with true claims; the text ``right`` stands for the right answer."""
+        """Make a group with true claims; ``right`` stands for the right answer."""
         answer = right_answer(task_seed(self.author, epoch, index))
         texts = [answer if text == "right" else text for text in texts]
         claims = claims or [float(text == answer) for text in texts]
@@ -71,7 +71,7 @@ class Peer:
         return Group("sum", level, epoch, index, completions)
 
     def frame(self, *groups: Group, sequence: int = 1, swarm: bytes | None = None) -> bytes:
-        """A frame of the groups; each sequence number makes another one."""
+        """Seal the groups; each sequence number gives a different frame."""
         batch = Batch(sequence, 5, START, "tiny", b"\x02" * 32, 1.0, 16, groups)
         return seal(batch, self.identity, swarm or self._gate.swarm_id)
 
@@ -80,7 +80,7 @@ class Gate:
     def __init__(self, path: Path | str = ":memory:", *, rule: AdmissionRule | None = None) -> None:
         self.clock = VirtualClock(START)
         self.counters = Counters()
-        self.judge = SumJudge()
+        self.verifier = SumVerifier()
         self.shown = RefusedGroups()
         self.manifest = Manifest(
             name="test",
@@ -96,10 +96,10 @@ class Gate:
         self.open(Journal(path, self.clock))
 
     def open(self, journal: Journal) -> None:
-        """Stand on another journal, as after a restart."""
+        """Use another journal, as after a restart."""
         self.journal = journal
         self.accounts = Accounts(journal, self.clock)
-        parts = self.manifest, self.swarm_id, self.judge, self.accounts, journal, self.clock
+        parts = self.manifest, self.swarm_id, self.verifier, self.accounts, journal, self.clock
         self.admission = Admission(*parts, self.counters, shown=self.shown)
 
     def admit(self, frame: bytes, author: bytes) -> list[int]:

@@ -1,4 +1,4 @@
-"""A collector on real parts, and authors who note what they are asked."""
+"""A collector made of real parts, and authors that record their requests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MANY = CollectorLimits(pulls_per_epoch=1000)
 
 
 class Gate:
-    """Lets in what it is told to, whatever the frame."""
+    """Admits the given groups for any frame."""
 
     def __init__(self, groups: Sequence[PooledGroup] = ()) -> None:
         self.groups = groups
@@ -37,7 +37,7 @@ class Gate:
 
 
 class Author:
-    """A peer whose announcements the collector's node knows, and who notes what it is asked."""
+    """A peer whose announcements the node knows, and which records its requests."""
 
     def __init__(self, parts: Parts, name: str) -> None:
         self.key = identity(name).author
@@ -60,10 +60,10 @@ class Author:
         return self
 
     async def __aexit__(self, *failure: object) -> None:
-        """The memory ends with the test."""
+        """Close nothing: the network is in memory."""
 
     def offer(self, number: int, *, informative: int = 1, size: int = 500) -> Offer:
-        """A frame by its number; the bytes of every author's are others."""
+        """Offer a frame by number; the bytes differ between authors."""
         frame = b"%s %d " % (self._name.encode(), number) + bytes(size)
         content_id = sha256(frame).digest()
         self.frames[content_id] = frame
@@ -72,7 +72,7 @@ class Author:
     def announce(self, *offers: Offer) -> None:
         directory, epoch = self._parts.node.directory, self._parts.node.directory.epoch
         self._sequence += 1
-        made = Announcement(
+        message = Announcement(
             epoch=epoch,
             depth=0,
             shard=shard_of(self.key, epoch, 0),
@@ -82,7 +82,7 @@ class Author:
             nonce=0,
             offers=offers,
         )
-        record = sign_announcement(made, identity(self._name), directory.swarm_id)
+        record = sign_announcement(message, identity(self._name), directory.swarm_id)
         assert directory.accept(record) is not None
 
     async def _pull(self, peer: str, request: bytes) -> bytes:
@@ -123,7 +123,7 @@ class Parts:
         return self
 
     async def __aexit__(self, *failure: object) -> None:
-        """Nothing of it outlives the loop."""
+        """Close nothing: nothing outlives the loop."""
 
     async def author(self, name: str) -> Author:
         return await Author(self, name).__aenter__()
@@ -137,9 +137,9 @@ class Parts:
 
 
 def run(scenario: Callable[[Parts], Awaitable[None]], limits=MANY, seed=0) -> None:
-    async def begun() -> None:
+    async def main() -> None:
         async with asyncio.timeout(120):
             async with Parts(limits, seed) as parts:
                 await scenario(parts)
 
-    asyncio.run(begun())
+    asyncio.run(main())

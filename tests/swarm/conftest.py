@@ -1,4 +1,4 @@
-"""Tests that are coroutines run on an event loop of their own, most of them in a memory swarm."""
+"""Run coroutine tests on their own event loops, most of them in a memory swarm."""
 
 import asyncio
 import inspect
@@ -15,19 +15,19 @@ from tests.swarm.network_parts import MemorySwarm, Node
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a coroutine; its fixtures that are asynchronous contexts are entered on its loop."""
+    """Run a coroutine; enter its fixtures that are asynchronous contexts on its loop."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = inspect.signature(pyfuncitem.obj).parameters
 
     async def within() -> None:
         async with AsyncExitStack() as stack:
-            given = {name: pyfuncitem.funcargs[name] for name in names}
-            for name, value in given.items():
+            kwargs = {name: pyfuncitem.funcargs[name] for name in names}
+            for name, value in kwargs.items():
                 if isinstance(value, AbstractAsyncContextManager):
-                    given[name] = await stack.enter_async_context(value)
+                    kwargs[name] = await stack.enter_async_context(value)
             async with asyncio.timeout(None if pyfuncitem.get_closest_marker("processes") else 120):
-                await pyfuncitem.obj(**given)
+                await pyfuncitem.obj(**kwargs)
 
     asyncio.run(within())
     return True
@@ -54,7 +54,7 @@ def swarm() -> MemorySwarm:
 
 
 class Joining(AbstractAsyncContextManager):
-    """A node of the swarm that joins when its test begins."""
+    """A node that joins the swarm when its test begins."""
 
     def __init__(self, swarm: MemorySwarm, name: str) -> None:
         self._swarm, self._name = swarm, name
@@ -63,7 +63,7 @@ class Joining(AbstractAsyncContextManager):
         return await self._swarm.join(self._name)
 
     async def __aexit__(self, *failure: object) -> None:
-        """The memory ends with the test."""
+        """Close nothing: the network is in memory."""
 
 
 def joining(name: str) -> object:
@@ -77,7 +77,7 @@ anna, ben, eve, flo, mallory, old, stranger = map(
 
 @pytest.fixture
 def parts(request: pytest.FixtureRequest) -> Parts:
-    """A collector; parametrized indirectly where it has limits of its own."""
+    """Return a collector; an indirect parameter sets its limits."""
     return Parts(*getattr(request, "param", ()))
 
 

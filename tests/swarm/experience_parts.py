@@ -1,4 +1,4 @@
-"""Small real values and a hand-moved clock for the tests of shared experience."""
+"""Small real values and a manual clock for the tests of shared experience."""
 
 import asyncio
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ START = 1_700_000_000.0
 
 
 def wait(clock: VirtualClock, seconds: float) -> None:
-    """Move a clock that nobody sleeps on."""
+    """Advance a clock on which nothing sleeps."""
     asyncio.run(clock.advance(seconds))
 
 
 def completion(text: str, reward: float, *, tokens: bool = True) -> Completion:
     ids = tuple(ord(c) for c in text)
-    written = Tokens(ids, (-0.5,) * len(ids), (3,) * len(ids)) if tokens else None
-    return Completion((Segment(Writer.POLICY, text, written),), reward, Finish.STOP)
+    token_data = Tokens(ids, (-0.5,) * len(ids), (3,) * len(ids)) if tokens else None
+    return Completion((Segment(Writer.POLICY, text, token_data),), reward, Finish.STOP)
 
 
 def group(
@@ -38,12 +38,12 @@ def group(
 
 
 def pooled(index=0, rewards=(1.0, 0.0), *, author=ANNA, received=START, **options) -> PooledGroup:
-    """A group as admission hands it on; with the options of ``group``."""
-    told = group(index, rewards, **options)
+    """Return a group as admission returns it; ``options`` are those of ``group``."""
+    value = group(index, rewards, **options)
     return PooledGroup(
         author=author,
-        encoded=encode_group(told),
-        group=told,
+        encoded=encode_group(value),
+        group=value,
         prompt="1 + 1 =",
         encoding=b"\x01" * 32,
         policy_step=3,
@@ -52,6 +52,6 @@ def pooled(index=0, rewards=(1.0, 0.0), *, author=ANNA, received=START, **option
 
 
 def lineage(pool: Pool, step: int) -> list[GroupKey]:
-    """The groups of an update by key; local ones have an empty author."""
+    """Return the keys of an update's groups; local ones have an empty author."""
     query = "SELECT author, epoch, number FROM used WHERE step=? AND trained ORDER BY 1, 2, 3"
     return [GroupKey(*row) for row in pool.journal.read(query, (step,))]

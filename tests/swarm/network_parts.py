@@ -1,4 +1,4 @@
-"""A swarm of members in one process: every part real but the wires, the clock and the judge."""
+"""A swarm in one process: only connections, clock and verifier are not real."""
 
 import asyncio
 import random
@@ -25,7 +25,7 @@ from swarm.pool import Pool
 from swarm.publisher import Outbox, Publisher
 from swarm.reputation import Accounts
 from swarm.transport.transport import HandlerLimits, Transport
-from swarm.verification import Judge, Verdict
+from swarm.verification import GroupVerifier, Scores
 
 CREATOR = Identity.from_seed(b"founder of the test swarm".ljust(32))
 EPOCH_SECONDS = 60.0
@@ -49,12 +49,12 @@ def identity(name: str) -> Identity:
     return Identity.from_seed(name.encode().ljust(32, b"."))
 
 
-class ParityJudge(Judge):
-    """Rewards answers of even length: whoever claims anything else lies."""
+class ParityVerifier(GroupVerifier):
+    """Rewards answers of even length; any other claim is false."""
 
-    def judge(self, task: TaskRef, texts: Sequence[str], *, seconds=None) -> Verdict:
+    def verify(self, task: TaskRef, texts: Sequence[str], *, seconds=None) -> Scores:
         rewards = tuple(float(len(text) % 2 == 0) for text in texts)
-        return Verdict(f"{task.env} {task.seed}", rewards)
+        return Scores(f"{task.env} {task.seed}", rewards)
 
 
 def group(epoch: int, index: int, texts: Sequence[str] = ("even", "odd")) -> Group:
@@ -87,8 +87,8 @@ class Node:
         self.accounts = Accounts(self.journal, clock)
         self.outbox = Outbox(self.journal, counters)
         self.pool = Pool(self.journal, 1000, 1e6, clock, counters)
-        about = transport, self.identity, signed, clock, name.encode(), counters
-        self.directory = Directory(*about, self.accounts.reputation)
+        shared = transport, self.identity, signed, clock, name.encode(), counters
+        self.directory = Directory(*shared, self.accounts.reputation)
         transport.use_validator(self.directory.check)
         reputations = self.accounts.reputation, self.accounts.reputations
         transport.use_reputation(OwnFirst(self.identity.author, *reputations))
@@ -98,7 +98,7 @@ class Node:
             profile=sign_profile(profile, self.identity, swarm) if profile else b"",
             serves=not quiet,
         )
-        parts = agreed, swarm, ParityJudge(), self.accounts, self.journal, clock, counters
+        parts = agreed, swarm, ParityVerifier(), self.accounts, self.journal, clock, counters
         admission = Admission(*parts, threaded=False)
         publisher = Publisher(self.directory, self.outbox, self.journal, clock, counters)
         collector = Collector(
@@ -112,8 +112,8 @@ class Node:
     def publish(self, count: int = 1, texts: Sequence[str] = ("even", "odd")) -> None:
         epoch = self.directory.epoch
         limit = self.directory.manifest.max_groups_per_epoch
-        draws = self.journal.next_indexes(epoch, count, limit)
-        self.outbox.put([group(epoch, draw, texts) for draw in draws], ORIGIN)
+        samples = self.journal.next_indexes(epoch, count, limit)
+        self.outbox.put([group(epoch, sample, texts) for sample in samples], ORIGIN)
 
     def authors(self) -> set[bytes]:
         return {candidate.key.author for candidate in self.pool.fresh()}
@@ -124,27 +124,27 @@ class Node:
 
 @asynccontextmanager
 async def running(*nodes: Node) -> AsyncIterator[None]:
-    """Run members until the block ends; they end by being cancelled."""
+    """Run members until the block ends, and cancel them."""
     work = [asyncio.ensure_future(node.member.run()) for node in nodes]
     try:
         yield
     finally:
         for task in work:
             task.cancel()
-        ended = await asyncio.gather(*work, return_exceptions=True)
-    assert all(isinstance(each, asyncio.CancelledError) for each in ended), ended
+        results = await asyncio.gather(*work, return_exceptions=True)
+    assert all(isinstance(each, asyncio.CancelledError) for each in results), results
 
 
 def answers(node: Node, stream: str, answer: Callable[[], bytes]) -> list[str]:
-    """Let a node answer something of its own on a stream; who asked."""
-    asked: list[str] = []
+    """Let a node answer a stream with ``answer``; return the list of its requesters."""
+    askers: list[str] = []
 
     async def handler(asker: str, request: bytes) -> bytes:
-        asked.append(asker)
+        askers.append(asker)
         return answer()
 
     node.transport.handle(stream, handler, HandlerLimits(64, 8, 8))
-    return asked
+    return askers
 
 
 class MemorySwarm:
@@ -163,7 +163,7 @@ class MemorySwarm:
         return node
 
     async def stranger(self, name: str) -> MemoryTransport:
-        """A bare transport, to misbehave with; its validator lets everything pass."""
+        """Add a bare transport for misbehavior; its validator accepts everything."""
         transport = MemoryTransport(self.network, identity(name).peer_id)
         transport.use_validator(lambda record: True)
         await transport.start()

@@ -1,4 +1,4 @@
-"""Admission of honest frames, and of those that only this node's own limits keep out."""
+"""Admission of honest frames, and of frames that exceed this node's own limits."""
 
 import asyncio
 import os
@@ -18,8 +18,8 @@ from swarm.admission import KEPT, MOST_ASKED, MOST_UNPROVEN, Admission
 from swarm.groups import TaskRef
 from swarm.journal import Journal, backup_path, open_or_restore
 from swarm.reputation import PROVEN
-from swarm.verification import Asked, Judged, JudgeRefused, Verdict
-from tests.swarm.admission_parts import EPOCH_SECONDS, NOW, Gate, Peer, SumJudge
+from swarm.verification import Scored, Scores, Submission, VerifierError
+from tests.swarm.admission_parts import EPOCH_SECONDS, NOW, Gate, Peer, SumVerifier
 from tests.swarm.experience_parts import START, wait
 
 
@@ -33,7 +33,7 @@ def anna(gate) -> Peer:
     return Peer(gate)
 
 
-def test_an_honest_frame_is_admitted_with_rewards_and_prompt_of_our_own(gate, anna):
+def test_honest_frame_is_admitted_with_local_rewards_and_prompt(gate, anna):
     group = anna.group(3, ["wrong", "right", "wrong"])
     (pooled,) = asyncio.run(gate.admission.admit(anna.frame(group), anna.author))
     assert (pooled.key, pooled.group) == ((anna.author, NOW, 3), group)
@@ -44,38 +44,38 @@ def test_an_honest_frame_is_admitted_with_rewards_and_prompt_of_our_own(gate, an
     assert gate.counters.snapshot() == {"admitted": 1}
 
 
-def test_any_group_size_the_manifest_allows_is_welcome(gate, anna):
+def test_admission_accepts_every_allowed_group_size(gate, anna):
     sizes = (2, 3, 8, 64)
     groups = [anna.group(i, ["right", *["wrong"] * (n - 1)]) for i, n in enumerate(sizes)]
     admitted = gate.admission.examine(anna.frame(*groups), anna.author)
     assert [len(p.group.rewards) for p in admitted] == list(sizes)
 
 
-def test_our_reward_stands_in_the_group_when_the_claim_differs_by_rounding(gate, anna):
+def test_local_reward_replaces_a_claim_that_differs_by_rounding(gate, anna):
     group = anna.group(0, ["right", "wrong"], claims=[0.9995, 0.0])
     (pooled,) = gate.admission.examine(anna.frame(group), anna.author)
     assert pooled.group.rewards == (1.0, 0.0)
     assert decode_group(pooled.encoded).rewards == (0.9995, 0.0)
 
 
-async def test_the_event_loop_goes_on_while_a_frame_is_judged(gate, anna):
-    free = threading.Event()
-    judge = gate.judge.judge
+async def test_verification_does_not_block_the_event_loop(gate, anna):
+    release = threading.Event()
+    verifier = gate.verifier.verify
 
     def slow(*arguments, **bounds):
-        assert free.wait(10.0)
-        return judge(*arguments, **bounds)
+        assert release.wait(10.0)
+        return verifier(*arguments, **bounds)
 
-    gate.judge.judge = slow
+    gate.verifier.verify = slow
 
     frame = anna.frame(anna.group(0))
     admitting = asyncio.create_task(gate.admission.admit(frame, anna.author))
     await asyncio.sleep(0)
-    free.set()
+    release.set()
     assert len(await admitting) == 1
 
 
-def test_one_group_without_a_verdict_does_not_cost_the_others(gate, anna):
+def test_group_without_a_result_does_not_block_later_frames(gate, anna):
     refusals = "unknown_env", "evaluates_text", "timeout", "worker_lost", "cpu_limit"
     texts = [*(f"refuse:{reason}" for reason in refusals), "bug", "nonsense"]
     groups = [anna.group(i, ["right", text]) for i, text in enumerate(texts)]
@@ -84,31 +84,31 @@ def test_one_group_without_a_verdict_does_not_cost_the_others(gate, anna):
     ]
     assert not any(admitted)
     assert gate.admit(anna.frame(anna.group(9), sequence=9), anna.author) == [9]
-    assert gate.refused() == dict.fromkeys((*refusals, "judge_failed", "bad_verdict"), 1)
-    # One that took its whole CPU limit is half a penalty: nine more may follow within the hour.
+    assert gate.refused() == dict.fromkeys((*refusals, "verifier_failed", "bad_result"), 1)
+    # A group that used its whole CPU limit counts half a penalty.
     assert gate.accounts.get(anna.author).penalties == 0.5
 
 
-class Quick(SumJudge):
-    """Judges all that it is asked at once, to the first that it refuses; half a second each."""
+class Quick(SumVerifier):
+    """Verifies all requests in a call up to the first refusal; 0.5 s for each."""
 
-    def judge_some(self, asked: Sequence[Asked], *, seconds=None) -> Sequence[Judged]:
-        found: list[Judged] = []
+    def verify_some(self, asked: Sequence[Submission], *, seconds=None) -> Sequence[Scored]:
+        found: list[Scored] = []
         for number in range(len(asked)):
-            (each,) = super().judge_some(asked[number:])
-            if isinstance(each, JudgeRefused):
-                return [*found, JudgeRefused(each.reason, seconds=0.5)]
+            (each,) = super().verify_some(asked[number:])
+            if isinstance(each, VerifierError):
+                return [*found, VerifierError(each.reason, seconds=0.5)]
             found.append(replace(each, seconds=0.5))
         return found
 
 
 def spread(peer: Peer, count: int) -> list[Group]:
-    """As many groups as one frame may have of the latest time slots."""
+    """Make groups over the latest time slots, 32 per slot."""
     return [peer.group(number % 32, epoch=NOW - number // 32) for number in range(count)]
 
 
 @pytest.mark.parametrize("proven", [False, True])
-def test_a_frame_is_looked_at_as_a_whole_once_its_author_is_proven(gate, anna, proven):
+def test_only_proven_authors_get_whole_frames_verified(gate, anna, proven):
     if proven:
         gate.accounts.prove([(anna.author, 1.0)] * 8)
     groups = spread(anna, MOST_UNPROVEN + 32)
@@ -118,14 +118,14 @@ def test_a_frame_is_looked_at_as_a_whole_once_its_author_is_proven(gate, anna, p
     assert gate.accounts.get(anna.author).penalties == 0.0
 
 
-def test_free_groups_are_passed_on_in_bounded_parts(anna):
-    """Each look at a frame costs as much as the groups that are passed on in it."""
+def test_free_groups_are_verified_in_bounded_parts(anna):
+    """The cost of each call is proportional to the groups passed in it."""
     asked = list[int]()
 
-    class Refusing(SumJudge):
-        def judge_some(self, groups: Sequence[Asked], *, seconds=None) -> Sequence[Judged]:
+    class Refusing(SumVerifier):
+        def verify_some(self, groups: Sequence[Submission], *, seconds=None) -> Sequence[Scored]:
             asked.append(len(groups))
-            return [JudgeRefused("unknown_env", seconds=0.0)]
+            return [VerifierError("unknown_env", seconds=0.0)]
 
     gate = gate_of(Refusing())
     gate.admit(anna.frame(*spread(anna, MOST_UNPROVEN)), anna.author)
@@ -133,7 +133,7 @@ def test_free_groups_are_passed_on_in_bounded_parts(anna):
     assert gate.accounts.get(anna.author).seconds > 0.0
 
 
-def test_groups_judged_at_once_are_told_apart_and_charged_for_together(anna):
+def test_batched_groups_get_separate_results_and_one_total_charge(anna):
     gate = gate_of(Quick())
     texts = ["right", "refuse:unknown_env", "wrong", "refuse:timeout", "right"]
     groups = [anna.group(i, ["right", text], claims=[1.0, 1.0]) for i, text in enumerate(texts)]
@@ -142,7 +142,7 @@ def test_groups_judged_at_once_are_told_apart_and_charged_for_together(anna):
     assert gate.accounts.get(anna.author).seconds == 2.5
 
 
-def test_a_frame_that_hangs_a_quick_judge_twice_is_abandoned_all_the_same(anna):
+def test_frame_is_abandoned_after_two_verifier_failures(anna):
     gate = gate_of(Quick())
     texts = ["right", "refuse:timeout", "refuse:crashed", "right", "right"]
     groups = [anna.group(i, ["right", text]) for i, text in enumerate(texts)]
@@ -150,7 +150,7 @@ def test_a_frame_that_hangs_a_quick_judge_twice_is_abandoned_all_the_same(anna):
     assert gate.refused() == {"timeout": 1, "crashed": 1, "abandoned": 2}
 
 
-def test_old_epochs_and_those_far_ahead_are_refused_without_a_penalty(gate, anna):
+def test_old_and_future_time_slots_are_refused_without_a_penalty(gate, anna):
     groups = [anna.group(0, epoch=NOW + ahead) for ahead in (-1000, -6, -5, -4, 0, 1, 2)]
     admitted = gate.admission.examine(anna.frame(*groups), anna.author)
     assert [p.group.epoch - NOW for p in admitted] == [-5, -4, 0, 1]
@@ -158,30 +158,30 @@ def test_old_epochs_and_those_far_ahead_are_refused_without_a_penalty(gate, anna
     assert gate.accounts.get(anna.author).penalties == 0.0
 
 
-def test_a_frame_met_twice_is_admitted_once_and_nobody_is_blamed(anna, path):
+def test_repeated_frame_is_admitted_once_without_a_penalty(anna, path):
     gate = Gate(path)
     frame = anna.frame(anna.group(0), anna.group(1))
     assert gate.admit(frame, anna.author) == [0, 1]
     assert gate.admit(frame, anna.author) == []
     assert (gate.refused(), gate.accounts.get(anna.author).penalties) == ({"replay": 2}, 0.0)
-    assert gate.judge.calls == 2
+    assert gate.verifier.calls == 2
     gate.journal.close()
     gate.open(Journal(path, gate.clock))
-    assert gate.admit(frame, anna.author) == [], "a restart forgets nothing"
+    assert gate.admit(frame, anna.author) == [], "a restart keeps the seen groups"
 
 
 def test_a_sample_with_misplaced_segments_is_penalized_once_and_not_replaced(gate, anna):
     group = anna.group(0)
     first, *others = group.completions
-    spoken = replace(first, segments=(Segment(Writer.ENVIRONMENT, "Right."), *first.segments))
-    bad = replace(group, completions=(spoken, *others))
+    changed = replace(first, segments=(Segment(Writer.ENVIRONMENT, "Right."), *first.segments))
+    bad = replace(group, completions=(changed, *others))
     for each in (bad, bad, group):
         assert gate.admit(anna.frame(each), anna.author) == []
     assert gate.refused() == {"unexpected_segments": 1, "replay": 1, "equivocation": 1}
     assert gate.accounts.get(anna.author).penalties == 2.0
 
 
-def test_a_clock_that_jumps_ahead_and_returns_admits_nothing_twice(gate, anna):
+def test_clock_jump_ahead_and_back_readmits_no_frame(gate, anna):
     frame = anna.frame(anna.group(0), anna.group(1))
     assert gate.admit(frame, anna.author) == [0, 1]
     for jump in (1000 * EPOCH_SECONDS, -1000 * EPOCH_SECONDS):
@@ -189,10 +189,10 @@ def test_a_clock_that_jumps_ahead_and_returns_admits_nothing_twice(gate, anna):
         gate.admit(anna.frame(anna.group(2, epoch=NOW - 1000)), anna.author)
     assert gate.admit(frame, anna.author) == []
     assert gate.refused() == {"stale_epoch": 2, "replay": 2}
-    assert gate.admit(anna.frame(anna.group(3)), anna.author) == [3], "others are admitted"
+    assert gate.admit(anna.frame(anna.group(3)), anna.author) == [3], "other groups are admitted"
 
 
-def test_what_is_remembered_of_draws_does_not_grow_for_ever(gate, anna, monkeypatch):
+def test_seen_sample_records_stay_bounded(gate, anna, monkeypatch):
     monkeypatch.setattr(admission, "LEAST_SEEN", 0)
     for epoch in range(NOW, NOW + 30):
         assert gate.admit(anna.frame(anna.group(0, epoch=epoch)), anna.author) == [0]
@@ -200,7 +200,7 @@ def test_what_is_remembered_of_draws_does_not_grow_for_ever(gate, anna, monkeypa
     assert gate.journal.read("SELECT count(*) FROM seen")[0][0] <= 7
 
 
-def test_after_a_restore_epochs_that_may_have_been_used_are_left_out(anna, path):
+def test_restore_refuses_time_slots_that_may_have_been_used(anna, path):
     gate = Gate(path)
     gate.journal.backup()
     frame = anna.frame(anna.group(0), anna.group(0, epoch=NOW + 1))
@@ -215,7 +215,7 @@ def test_after_a_restore_epochs_that_may_have_been_used_are_left_out(anna, path)
     assert gate.admit(anna.frame(anna.group(0, epoch=NOW + 2)), anna.author) == [0]
 
 
-def test_a_journal_that_was_lost_while_the_clock_was_a_year_ahead_stops_nothing(anna, path):
+def test_restore_after_a_clock_error_one_year_ahead_admits_new_frames(anna, path):
     gate = Gate(path)
     gate.journal.backup()
     gate.journal.close()
@@ -226,42 +226,42 @@ def test_a_journal_that_was_lost_while_the_clock_was_a_year_ahead_stops_nothing(
     assert gate.admit(anna.frame(anna.group(0)), anna.author) == [0]
 
 
-def test_authors_off_the_allow_list_are_left_out_without_a_penalty():
+def test_author_not_on_the_allow_list_is_refused_without_penalty():
     identity = Identity.generate()
     gate = Gate(rule=AllowList((identity.author,)))
-    guest, stranger = Peer(gate, identity), Peer(gate)
+    guest, unlisted = Peer(gate, identity), Peer(gate)
     assert gate.admit(guest.frame(guest.group(0)), guest.author) == [0]
-    assert gate.admit(stranger.frame(stranger.group(0)), stranger.author) == []
+    assert gate.admit(unlisted.frame(unlisted.group(0)), unlisted.author) == []
     assert gate.refused() == {"not_admitted": 1}
-    assert gate.accounts.get(stranger.author).penalties == 0.0
+    assert gate.accounts.get(unlisted.author).penalties == 0.0
 
 
 GROUP_SECONDS = 2.0
-"""Of a frame's 3.75, an author's 7.5 and all newcomers' 7.5 in an epoch of a minute."""
+"""Limits per 60 s slot: 3.75 s a frame, 7.5 s an author, 7.5 s all unproven ones."""
 
 
-class Timed(SumJudge):
-    def judge(self, task: TaskRef, texts: Sequence[str], *, seconds=None) -> Verdict:
-        return replace(super().judge(task, texts), seconds=GROUP_SECONDS)
+class Timed(SumVerifier):
+    def verify(self, task: TaskRef, texts: Sequence[str], *, seconds=None) -> Scores:
+        return replace(super().verify(task, texts), seconds=GROUP_SECONDS)
 
 
-class Partly(SumJudge):
-    """Judges two groups at once, and knows of the first alone what it took."""
+class Partly(SumVerifier):
+    """Verifies two groups in a call, and reports the time of the first only."""
 
-    def judge_some(self, asked: Sequence[Asked], *, seconds=None) -> Sequence[Judged]:
-        first, second = [self.judge(each.task, each.texts) for each in asked[:2]]
+    def verify_some(self, asked: Sequence[Submission], *, seconds=None) -> Sequence[Scored]:
+        first, second = [self.verify(each.task, each.texts) for each in asked[:2]]
         return replace(first, seconds=100.0), second
 
 
-class Slow(SumJudge):
-    """Has no time for its first text."""
+class Slow(SumVerifier):
+    """Reports that its first text exceeded the time limit."""
 
-    def judge(self, task: TaskRef, texts: Sequence[str], *, seconds=None) -> Verdict:
-        found = super().judge(task, texts)
+    def verify(self, task: TaskRef, texts: Sequence[str], *, seconds=None) -> Scores:
+        found = super().verify(task, texts)
         return replace(found, rewards=(0.0, *found.rewards[1:]), over=(0,))
 
 
-def test_a_right_text_that_takes_too_long_here_is_not_a_lie_and_hides_none(anna):
+def test_local_timeout_is_not_a_mismatch_and_hides_no_false_claim(anna):
     gate = gate_of(Slow())
     claims = [1.0, 0.0], [0.0, 0.0], [1.0, 1.0]
     groups = [anna.group(i, claims=claim) for i, claim in enumerate(claims)]
@@ -269,20 +269,20 @@ def test_a_right_text_that_takes_too_long_here_is_not_a_lie_and_hides_none(anna)
     assert gate.refused() == {"cpu_limit": 1, "reward_mismatch": 1}
 
 
-class Beyond(SumJudge):
-    """Gives rewards that are none."""
+class Beyond(SumVerifier):
+    """Returns invalid rewards."""
 
     def __init__(self, reward: float) -> None:
         super().__init__()
         self.reward = reward
 
-    def judge(self, task: TaskRef, texts: Sequence[str], *, seconds=None) -> Verdict:
-        return Verdict("?", (self.reward,) * len(texts))
+    def verify(self, task: TaskRef, texts: Sequence[str], *, seconds=None) -> Scores:
+        return Scores("?", (self.reward,) * len(texts))
 
 
-def gate_of(judge: SumJudge) -> Gate:
+def gate_of(verifier: SumVerifier) -> Gate:
     gate = Gate()
-    gate.judge = judge
+    gate.verifier = verifier
     gate.open(gate.journal)
     return gate
 
@@ -294,7 +294,7 @@ def frames(peer: Peer, count: int, groups: int) -> list[bytes]:
     ]
 
 
-def test_a_draw_is_known_for_as_long_as_it_would_be_taken_and_an_epoch_longer(gate, anna) -> None:
+def test_sample_is_remembered_one_slot_longer_than_it_is_admissible(gate, anna) -> None:
     frame = anna.frame(anna.group(0))
     assert gate.admit(frame, anna.author) == [0]
     wait(gate.clock, gate.manifest.max_age_epochs * EPOCH_SECONDS)
@@ -303,13 +303,13 @@ def test_a_draw_is_known_for_as_long_as_it_would_be_taken_and_an_epoch_longer(ga
         assert gate.admit(frame, anna.author) == []
         wait(gate.clock, EPOCH_SECONDS)
     assert gate.refused() == {"replay": 1, "stale_epoch": 1}
-    # A clock that was an epoch ahead is put back.
+    # A clock that was one time slot ahead is set back.
     wait(gate.clock, -2 * EPOCH_SECONDS)
     assert gate.admit(frame, anna.author) == []
     assert gate.refused()["replay"] == 2
 
 
-def test_a_frame_takes_no_more_time_than_it_may_and_every_group_of_the_rest_is_counted(anna):
+def test_frame_stays_within_its_time_budget_and_counts_skipped_groups(anna):
     gate = gate_of(Timed())
     (frame,) = frames(anna, 1, 5)
     assert gate.admit(frame, anna.author) == [0, 1]
@@ -317,7 +317,7 @@ def test_a_frame_takes_no_more_time_than_it_may_and_every_group_of_the_rest_is_c
     assert gate.accounts.get(anna.author).seconds == 2 * GROUP_SECONDS
 
 
-def test_time_counts_against_an_author_over_all_its_frames_until_the_epoch_is_over(anna) -> None:
+def test_author_time_budget_spans_frames_and_resets_each_time_slot(anna) -> None:
     gate = gate_of(Timed())
     gate.accounts.prove([(anna.author, 1.0)] * 8)
     assert [gate.admit(frame, anna.author) for frame in frames(anna, 3, 2)] == [[0, 1], [2, 3], []]
@@ -325,33 +325,33 @@ def test_time_counts_against_an_author_over_all_its_frames_until_the_epoch_is_ov
     assert gate.admit(anna.frame(anna.group(0, epoch=NOW + 1), sequence=9), anna.author) == [0]
 
 
-def test_an_author_of_just_enough_reputation_is_no_newcomer(monkeypatch) -> None:
+def test_author_at_the_reputation_threshold_is_proven(monkeypatch) -> None:
     gate = gate_of(Timed())
     anna, ben = Peer(gate), Peer(gate)
     monkeypatch.setattr(gate.accounts, "reputation", lambda a: PROVEN * (a == anna.author))
     for frame in frames(ben, 2, 2):
         gate.admit(frame, ben.author)
     (frame,) = frames(anna, 1, 1)
-    assert gate.admit(frame, anna.author) == [0], "newcomers' time is used up, and not hers"
+    assert gate.admit(frame, anna.author) == [0], "unproven authors' time is used up, anna's is not"
 
 
-def test_where_a_judge_does_not_know_what_all_groups_took_it_is_measured(gate, anna):
+def test_admission_measures_time_that_the_verifier_does_not_report(gate, anna):
     parts = gate.manifest, gate.swarm_id, Partly(), gate.accounts, gate.journal, gate.clock
     admission = Admission(*parts, gate.counters, threaded=False)
     (frame,) = frames(anna, 1, 2)
     assert len(admission.examine(frame, anna.author)) == 2
-    assert gate.accounts.get(anna.author).seconds == 0.0, "the clock stood still"
+    assert gate.accounts.get(anna.author).seconds == 0.0, "the virtual clock did not advance"
 
 
 @pytest.mark.parametrize("reward", [-0.5, 1.5])
-def test_a_verdict_beyond_the_bounds_of_rewards_is_nobodys_fault_and_taken_by_nobody(anna, reward):
+def test_result_with_an_invalid_reward_is_refused_without_a_penalty(anna, reward):
     gate = gate_of(Beyond(reward))
     (frame,) = frames(anna, 1, 1)
     assert gate.admit(frame, anna.author) == []
-    assert (gate.refused(), gate.accounts.get(anna.author).penalties) == ({"bad_verdict": 1}, 0.0)
+    assert (gate.refused(), gate.accounts.get(anna.author).penalties) == ({"bad_result": 1}, 0.0)
 
 
-def test_a_frame_that_is_not_what_was_offered_is_refused_whole(gate, anna) -> None:
+def test_frame_that_differs_from_its_offer_is_refused_whole(gate, anna) -> None:
     (frame,) = frames(anna, 1, 2)
     batch = open_frame(frame, gate.swarm_id, gate.manifest).batch
     offer = offer_of(frame, batch, gate.manifest)
@@ -360,7 +360,7 @@ def test_a_frame_that_is_not_what_was_offered_is_refused_whole(gate, anna) -> No
     assert len(gate.admission.examine(frame, anna.author, offer)) == 2
 
 
-def test_each_is_kept_with_its_author_the_reason_and_what_was_found(gate: Gate) -> None:
+def test_refused_group_is_kept_with_author_reason_and_rewards(gate: Gate) -> None:
     larry = Peer(gate)
     groups = [
         larry.group(0),
@@ -375,10 +375,10 @@ def test_each_is_kept_with_its_author_the_reason_and_what_was_found(gate: Gate) 
     assert (lie.reason, lie.rewards) == ("reward_mismatch", (1.0, 0.0))
     assert lie.prompt.endswith("+ 1") and lie.group.rewards == (1.0, 1.0)
     assert (hung.reason, hung.rewards) == ("timeout", ())
-    assert gate.shown.take() == [], "each is handed out once"
+    assert gate.shown.take() == [], "each refused group is returned once"
 
 
-def test_refused_groups_are_kept_without_their_tokens_which_take_most_memory(gate: Gate) -> None:
+def test_refused_groups_are_kept_without_their_tokens(gate: Gate) -> None:
     larry = Peer(gate)
     group = larry.group(0, epoch=NOW + 9)
     tokens = Tokens((1, 2), (-1.0, -1.0), (0, 0))
@@ -389,7 +389,7 @@ def test_refused_groups_are_kept_without_their_tokens_which_take_most_memory(gat
     assert [each.group for each in gate.shown.take()] == [group]
 
 
-def test_flo_is_refused_without_end_and_few_are_kept(gate: Gate) -> None:
+def test_only_the_latest_refused_groups_are_kept(gate: Gate) -> None:
     flo = Peer(gate)
     for number in range(4):
         groups = [flo.group(n, epoch=NOW + 9 + number) for n in range(32)]

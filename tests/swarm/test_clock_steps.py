@@ -1,4 +1,4 @@
-"""A clock that was ahead and is put right: nothing waits until the wrong time has come true."""
+"""After a clock that was ahead is corrected, nothing waits for the wrong time."""
 
 import pytest
 
@@ -17,7 +17,7 @@ AHEAD = 3600.0
 
 
 class SteppedClock:
-    """Another clock's time and sleep, some seconds ahead."""
+    """The time and sleep of another clock, some seconds ahead."""
 
     def __init__(self, clock: Clock, ahead: float = AHEAD) -> None:
         self._clock = clock
@@ -34,54 +34,54 @@ class SteppedClock:
 
 
 @pytest.mark.parametrize("ahead", [AHEAD, -AHEAD])
-async def test_a_member_whose_clock_was_wrong_is_heard_once_it_is_right(swarm, ahead):
+async def test_peers_accept_a_member_after_its_clock_is_corrected(swarm, ahead):
     clock = SteppedClock(swarm.clock, ahead)
     anna, ben = await swarm.join("anna", clock), await swarm.join("ben")
     for _ in range(5):
         anna.publish()
         await swarm.step()
-    assert ben.authors() == set(), "nobody takes what is drawn in another hour"
+    assert ben.authors() == set(), "peers refuse samples of a wrong time slot"
     clock.ahead = 0.0
     anna.publish()
     await swarm.step()
     assert ben.authors() == {anna.identity.author}
 
 
-async def test_a_member_whose_clock_is_put_back_during_a_turn_takes_its_next_one_in_time(swarm):
+async def test_next_turn_is_on_time_after_the_clock_is_set_back_during_a_turn(swarm):
     clock = SteppedClock(swarm.clock)
     anna, ben = await swarm.join("anna", clock), await swarm.join("ben")
     read, reads = anna.transport.read, []
 
-    async def put_right(key: str) -> dict[bytes, bytes]:
+    async def set_clock(key: str) -> dict[bytes, bytes]:
         clock.ahead = 0.0
         reads.append(key)
         return await read(key)
 
-    anna.transport.read = put_right
+    anna.transport.read = set_clock
     async with running(anna, ben):
         await swarm.clock.advance(EPOCH_SECONDS)
         ben.publish()
         reads.clear()
         await swarm.clock.advance(2 * EPOCH_SECONDS)
         assert anna.authors() == {ben.identity.author}
-        assert reads, "what ben tells comes to her between turns as well"
+        assert reads, "anna reads in time after the clock is set back"
 
 
 @pytest.mark.parametrize("step", [AHEAD, -AHEAD])
-async def test_pauses_of_addresses_and_peers_are_the_same_however_the_clock_is_moved(step):
+async def test_clock_steps_do_not_change_redial_and_backoff_pauses(step):
     clock = SteppedClock(virtual := VirtualClock())
     redial = Redial(["/a/p2p/ben"], [], clock)
-    silent: Backoff[str] = Backoff(clock, first=FIRST_SECONDS, longest=60.0)
-    silent.failed("ben")
+    backoff: Backoff[str] = Backoff(clock, first=FIRST_SECONDS, longest=60.0)
+    backoff.failed("ben")
     assert redial.due(()) == ("/a/p2p/ben",)
     clock.ahead += step
-    assert redial.due(()) == () and silent.waits("ben")
+    assert redial.due(()) == () and backoff.waits("ben")
     await virtual.advance(FIRST_SECONDS)
-    assert redial.due(()) == ("/a/p2p/ben",) and not silent.waits("ben")
+    assert redial.due(()) == ("/a/p2p/ben",) and not backoff.waits("ben")
 
 
 @pytest.mark.parametrize("step", [AHEAD, -AHEAD])
-async def test_a_clock_that_is_moved_is_told_and_counted_once(swarm, step, caplog) -> None:
+async def test_clock_step_is_logged_and_counted_once(swarm, step, caplog) -> None:
     clock = SteppedClock(swarm.clock)
     anna = await swarm.join("anna", clock)
     await anna.member.meet()
@@ -90,11 +90,11 @@ async def test_a_clock_that_is_moved_is_told_and_counted_once(swarm, step, caplo
     clock.ahead += 0.5
     await anna.member.meet()
     assert anna.count("clock_steps") == 1
-    (told,) = [r.getMessage() for r in caplog.records if "clock moved" in r.getMessage()]
-    assert f"{step:+.1f} s" in told
+    (message,) = [r.getMessage() for r in caplog.records if "clock moved" in r.getMessage()]
+    assert f"{step:+.1f} s" in message
 
 
-def test_a_budget_is_not_spent_by_a_clock_that_is_put_back() -> None:
+def test_setting_the_clock_back_does_not_use_up_the_budget() -> None:
     clock = SteppedClock(VirtualClock())
     budget = ByteBudget(100_000, 50_000, clock, Reputations(clock))
     assert budget.take("ben", 1000)
@@ -102,7 +102,7 @@ def test_a_budget_is_not_spent_by_a_clock_that_is_put_back() -> None:
     assert budget.take("ben", 1000)
 
 
-def test_a_ban_by_a_clock_that_was_ahead_ends_in_time_after_a_restart() -> None:
+def test_ban_set_by_a_fast_clock_ends_on_time_after_a_restart() -> None:
     clock = SteppedClock(VirtualClock(), 30 * 86400.0)
     pool = Pool(Journal(":memory:", clock), 1, 1.0, clock, Counters())
     Experience.around(pool).accounts.refuse(b"anna", "bad_signature")

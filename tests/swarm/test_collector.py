@@ -1,4 +1,4 @@
-"""What a member pulls: from whom, how often, and what it remembers of that."""
+"""Which frames a member pulls, how often, and what it remembers of them."""
 
 import asyncio
 from unittest.mock import Mock
@@ -15,10 +15,10 @@ from tests.swarm.experience_parts import pooled
 from tests.swarm.network_parts import EPOCH_SECONDS, identity
 
 PAUSE = EPOCH_SECONDS / 4
-"""After a first failure."""
+"""Seconds after a first failure."""
 
 
-async def test_pulled_frames_are_remembered_up_to_a_bound_latest_longest(parts, cleo, monkeypatch):
+async def test_collector_remembers_only_the_latest_pulled_frames(parts, cleo, monkeypatch):
     monkeypatch.setattr("swarm.collector.REMEMBERED_FRAMES", 3)
     offers = [cleo.offer(number) for number in range(5)]
     cleo.status = PullStatus.BUSY
@@ -34,13 +34,13 @@ async def test_pulled_frames_are_remembered_up_to_a_bound_latest_longest(parts, 
     for number in (4, 3, 0, 1):
         cleo.announce(offers[number])
         await parts.turn()
-    assert cleo.asked == [offers[1].content_id], "0 was asked for again, and so after 1"
+    assert cleo.asked == [offers[1].content_id], "frame 0 was requested again, after frame 1"
 
 
 @pytest.mark.parametrize(
     ("wrong", "times", "refused"), [(False, ATTEMPTS, {}), (True, 1, {"wrong_content": 1})]
 )
-async def test_a_busy_author_is_asked_three_times_others_once(parts, cleo, wrong, times, refused):
+async def test_pull_is_tried_3_times_if_busy_once_if_wrong(parts, cleo, wrong, times, refused):
     assert ATTEMPTS == 3
     offer = cleo.offer(1)
     if wrong:
@@ -55,32 +55,32 @@ async def test_a_busy_author_is_asked_three_times_others_once(parts, cleo, wrong
     assert parts.node.accounts.get(cleo.key).refused == refused
 
 
-async def test_an_author_that_does_not_deliver_is_left_alone_until_its_pause_is_over(parts, cleo):
+async def test_author_that_fails_to_deliver_is_paused_with_backoff(parts, cleo):
 
-    async def asked_for(number: int) -> bool:
+    async def is_pulled(number: int) -> bool:
         before = len(cleo.asked)
         cleo.announce(cleo.offer(number))
         await parts.turn()
         return len(cleo.asked) > before
 
     cleo.status = PullStatus.NOT_FOUND
-    assert await asked_for(1)
+    assert await is_pulled(1)
     await parts.swarm.clock.advance(PAUSE - 1.0)
-    assert not await asked_for(2)
+    assert not await is_pulled(2)
     await parts.swarm.clock.advance(1.0)
-    assert await asked_for(3)
+    assert await is_pulled(3)
     await parts.swarm.clock.advance(PAUSE)
-    assert not await asked_for(4), "the second pause is twice as long"
+    assert not await is_pulled(4), "the second pause is twice as long as the first"
     await parts.swarm.clock.advance(PAUSE)
     cleo.status = PullStatus.OK
-    assert await asked_for(5)
+    assert await is_pulled(5)
     cleo.status = PullStatus.NOT_FOUND
-    assert await asked_for(6)
+    assert await is_pulled(6)
     await parts.swarm.clock.advance(PAUSE)
-    assert await asked_for(7), "what it delivered made up for its failures"
+    assert await is_pulled(7), "a delivered frame resets the pause"
 
 
-async def test_nothing_is_asked_of_a_banned_author(parts: Parts) -> None:
+async def test_banned_author_receives_no_requests(parts: Parts) -> None:
     cleo, ben = await parts.author("cleo"), await parts.author("ben")
     parts.node.accounts.refuse(cleo.key, "bad_signature")
     for each in (cleo, ben):
@@ -90,7 +90,7 @@ async def test_nothing_is_asked_of_a_banned_author(parts: Parts) -> None:
 
 
 @pytest.mark.parametrize("known", [False, True])
-async def test_a_slow_line_is_borne_with_authors_known_to_be_useful_alone(parts, cleo, known):
+async def test_only_proven_authors_may_serve_at_a_slow_rate(parts, cleo, known):
     if known:
         parts.trust(cleo)
     rate = (MINIMUM_RATE + STRANGERS_RATE) / 2
@@ -103,7 +103,7 @@ async def test_a_slow_line_is_borne_with_authors_known_to_be_useful_alone(parts,
     assert parts.node.count("pulls_failed{reason=too_slow}") == (not known)
 
 
-async def test_of_an_authors_frames_the_most_informative_comes_first(parts: Parts, cleo) -> None:
+async def test_most_informative_frame_is_pulled_first(parts: Parts, cleo) -> None:
     offers = [cleo.offer(number, informative=number) for number in (1, 3, 0, 2)]
     cleo.announce(*offers)
     for _ in offers:
@@ -112,14 +112,14 @@ async def test_of_an_authors_frames_the_most_informative_comes_first(parts: Part
 
 
 @pytest.mark.parametrize("parts", [(CollectorLimits(uninformative=True),)], indirect=True)
-async def test_who_asks_for_them_gets_frames_that_can_teach_nothing_too(parts, cleo):
+async def test_collector_pulls_uninformative_frames_if_configured(parts, cleo):
     cleo.announce(cleo.offer(1, informative=0))
     await parts.turn()
     assert len(cleo.asked) == 1
 
 
 @pytest.mark.parametrize(("blind", "informative"), [(False, (1, 1, 1, 1)), (True, (0, 1, 2, 3))])
-def test_readers_of_frames_that_teach_alike_and_who_looks_on_take_any_first(blind, informative):
+def test_pull_order_is_random_for_equal_frames_and_for_observers(blind, informative):
     first = set[int]()
 
     async def scenario(parts: Parts) -> None:
@@ -134,7 +134,7 @@ def test_readers_of_frames_that_teach_alike_and_who_looks_on_take_any_first(blin
     assert len(first) >= 3 and (0 in first or not blind)
 
 
-async def test_one_frame_at_a_time_is_asked_of_an_author(parts: Parts, cleo) -> None:
+async def test_each_author_serves_one_pull_at_a_time(parts: Parts, cleo) -> None:
     cleo.held = asyncio.Event()
     cleo.announce(cleo.offer(1), cleo.offer(2))
     for _ in range(3):
@@ -151,7 +151,7 @@ ONE = CollectorLimits(pulls_per_epoch=1, concurrent_pulls=1)
 
 
 @pytest.mark.parametrize("parts", [(ONE, seed) for seed in range(6)], indirect=True)
-async def test_a_pull_that_brings_nothing_makes_room_for_another_at_once(parts):
+async def test_failed_pull_immediately_starts_another_pull(parts):
     authors = [await parts.author(name) for name in ("ben", "cleo", "dora")]
     for each in authors:
         each.status = PullStatus.NOT_FOUND
@@ -161,7 +161,7 @@ async def test_a_pull_that_brings_nothing_makes_room_for_another_at_once(parts):
     assert parts.node.count("frames_pulled") == 1
 
 
-async def test_frames_and_the_groups_that_were_news_are_counted(parts: Parts, cleo) -> None:
+async def test_pulled_frames_and_new_groups_are_counted(parts: Parts, cleo) -> None:
     parts.gate.groups = [pooled(1), pooled(2)]
     for number in (1, 2):
         cleo.announce(cleo.offer(number))
@@ -170,12 +170,12 @@ async def test_frames_and_the_groups_that_were_news_are_counted(parts: Parts, cl
     assert parts.node.count("groups_pooled") == len(parts.node.pool.fresh()) == 2
 
 
-async def broken(frame: bytes, expected_author: bytes, offer: Offer) -> list[PooledGroup]:
+async def failing(frame: bytes, expected_author: bytes, offer: Offer) -> list[PooledGroup]:
     raise ZeroDivisionError
 
 
-async def test_what_fails_inside_this_node_is_raised_once_and_the_next_turn_goes_on(parts, cleo):
-    parts.gate.admit = broken
+async def test_local_error_is_raised_once_and_the_next_turn_continues(parts, cleo):
+    parts.gate.admit = failing
     cleo.announce(cleo.offer(1))
     with pytest.raises(ZeroDivisionError):
         await parts.turn()
@@ -183,8 +183,8 @@ async def test_what_fails_inside_this_node_is_raised_once_and_the_next_turn_goes
     assert len(cleo.asked) == 1
 
 
-async def test_failures_of_many_pulls_delay_no_later_turn(parts: Parts) -> None:
-    healthy, parts.gate.admit = parts.gate.admit, broken
+async def test_many_failed_pulls_do_not_delay_next_turn(parts: Parts) -> None:
+    healthy, parts.gate.admit = parts.gate.admit, failing
     authors = [await parts.author(name) for name in ("ben", "cleo", "dora")]
     for author in authors:
         author.announce(author.offer(1))
@@ -210,7 +210,7 @@ async def test_a_failure_to_start_the_next_pull_is_raised_by_the_next_turn(parts
 
 
 @pytest.mark.parametrize("parts", [(CollectorLimits(concurrent_pulls=1),)], indirect=True)
-async def test_closing_drops_what_is_under_way_and_begins_nothing_in_its_place(parts):
+async def test_close_cancels_active_pulls_and_starts_no_new_ones(parts):
     authors = [await parts.author(name) for name in ("ben", "cleo")]
     for each in authors:
         each.held = asyncio.Event()
@@ -223,7 +223,7 @@ async def test_closing_drops_what_is_under_way_and_begins_nothing_in_its_place(p
     assert sum(each.dropped for each in authors) == 1
 
 
-async def test_peers_are_asked_what_they_heard_once_an_epoch(parts: Parts, cleo) -> None:
+async def test_node_requests_gossip_once_per_time_slot(parts: Parts, cleo) -> None:
     for epoch in range(1, 4):
         for _ in range(3):
             await parts.collector.gossip()
@@ -231,9 +231,9 @@ async def test_peers_are_asked_what_they_heard_once_an_epoch(parts: Parts, cleo)
         await parts.swarm.clock.advance(EPOCH_SECONDS)
 
 
-async def test_a_peer_that_does_not_answer_is_asked_after_a_pause_that_an_answer_ends(parts, cleo):
+async def test_silent_peer_is_retried_after_a_pause_that_an_answer_resets(parts, cleo):
     clock = parts.swarm.clock
-    # So near to the end of an epoch that the next one begins within the pause.
+    # Stop 10 s before the time slot ends, so the next one begins within the pause.
     await clock.advance(EPOCH_SECONDS - clock.time() % EPOCH_SECONDS - 10.0)
     cleo.silent = True
     await parts.collector.gossip()
@@ -245,13 +245,13 @@ async def test_a_peer_that_does_not_answer_is_asked_after_a_pause_that_an_answer
     await parts.collector.gossip()
     assert cleo.gossips == 2
     cleo.silent = True
-    for asked in (3, 4):
+    for expected in (3, 4):
         await clock.advance(EPOCH_SECONDS)
         await parts.collector.gossip()
-        assert cleo.gossips == asked, "no longer a pause than the first"
+        assert cleo.gossips == expected, "the pause is as long as the first one"
 
 
-def test_in_place_of_a_peer_that_did_not_answer_another_is_asked() -> None:
+def test_gossip_replaces_a_silent_peer_with_another() -> None:
     silent = 0
 
     async def scenario(parts: Parts) -> None:
@@ -275,21 +275,21 @@ TWO = CollectorLimits(gossip_peers=2, named=frozenset({identity("named").peer_id
 
 
 @pytest.mark.parametrize("parts", [(TWO, seed) for seed in range(4)], indirect=True)
-async def test_one_peer_known_to_be_useful_or_else_named_is_asked_whatever_the_draw(parts):
+async def test_gossip_always_includes_one_proven_or_named_peer(parts):
     for number in range(12):
         await parts.author(f"stranger {number}")
     named, friend = await parts.author("named"), await parts.author("friend")
 
-    async def asked_in_three_epochs(author):
+    async def requests_in_three_slots(author):
         before = author.gossips
         for _ in range(3):
             await parts.collector.gossip()
             await parts.swarm.clock.advance(EPOCH_SECONDS)
         return author.gossips - before
 
-    assert await asked_in_three_epochs(named) == 3
+    assert await requests_in_three_slots(named) == 3
     parts.trust(friend)
-    assert await asked_in_three_epochs(friend) == 3
+    assert await requests_in_three_slots(friend) == 3
 
 
 PULLS = 3
@@ -297,7 +297,7 @@ MUCH = CollectorLimits(gossip_peers=20, pulls_per_epoch=PULLS)
 
 
 @pytest.mark.parametrize("parts", [(MUCH,)], indirect=True)
-async def test_who_knows_plenty_to_pull_asks_for_few_announcements(parts, cleo):
+async def test_node_with_enough_offers_requests_few_announcements(parts, cleo):
     authors = [await parts.author(f"author {number}") for number in range(PLENTY * PULLS)]
     for author in authors:
         await parts.collector.gossip()
@@ -312,4 +312,4 @@ async def test_who_knows_plenty_to_pull_asks_for_few_announcements(parts, cleo):
     for author in authors:
         author.announce(author.offer(1))
     await parts.collector.gossip()
-    assert cleo.limits[-1] == MAX_GOSSIP, "half of them have nothing left that is new"
+    assert cleo.limits[-1] == MAX_GOSSIP, "half of the authors have no new offers left"

@@ -1,4 +1,4 @@
-"""Announcements: where they stand, which one counts, and what a newcomer can fetch."""
+"""Announcements: their places, which one counts, and what a new node can read."""
 
 import asyncio
 import random
@@ -37,7 +37,7 @@ from swarm.transport.transport import Refused
 from tests.swarm.network_parts import EPOCH_SECONDS, MemorySwarm, identity
 
 
-async def test_an_epochs_announcements_keep_the_depth_that_suited_its_first(swarm, anna) -> None:
+async def test_announcements_keep_one_depth_for_the_whole_time_slot(swarm, anna) -> None:
     directory, author = anna.directory, anna.identity.author
     epoch, several = directory.epoch, {identity(f"author {n}").author for n in range(8)}
     directory.shards.density.sound([{6: several}] * 2)
@@ -58,30 +58,30 @@ async def test_an_epochs_announcements_keep_the_depth_that_suited_its_first(swar
     assert list(await anna.transport.read(key)) == [author]
 
 
-async def test_what_the_asker_knows_is_left_out_of_an_answer_until_its_author_says_more(anna, ben):
-    asked = []
+async def test_gossip_omits_known_announcements_until_a_newer_one_exists(anna, ben):
+    sizes = []
     for sequence in (1, 2):
         await anna.directory.announce([], 1, sequence)
         for _ in range(2):
             records = await ben.exchange.gossip(anna.transport.peer_id)
-            asked.append(len(records))
+            sizes.append(len(records))
             for record in records:
                 assert ben.directory.accept(record) is not None
-    assert asked == [1, 0, 1, 0]
+    assert sizes == [1, 0, 1, 0]
 
 
-async def test_who_knows_more_than_an_answer_holds_names_none_of_it(swarm, anna) -> None:
+async def test_digests_are_empty_when_they_exceed_the_maximum(swarm, anna) -> None:
     for number in range(MAX_DIGESTS + 1):
         epoch = anna.directory.epoch
         assert len(anna.directory.digests(epoch - 1)) == number
         author = identity(f"author {number}")
-        made = Announcement(epoch, 0, 0, 1, 1, swarm.clock.time() + 60.0, 0, ())
-        record = sign_announcement(made, author, anna.directory.swarm_id)
+        message = Announcement(epoch, 0, 0, 1, 1, swarm.clock.time() + 60.0, 0, ())
+        record = sign_announcement(message, author, anna.directory.swarm_id)
         assert anna.directory.accept(record) is not None
     assert anna.directory.digests(epoch - 1) == ()
 
 
-async def test_a_later_announcement_of_the_epoch_takes_the_place_of_the_first(anna, ben) -> None:
+async def test_later_announcement_replaces_the_earlier_one(anna, ben) -> None:
     for sequence in (1, 2, 3):
         assert await anna.directory.announce([], sequence, sequence)
     (found,) = await ben.directory.read()
@@ -89,14 +89,14 @@ async def test_a_later_announcement_of_the_epoch_takes_the_place_of_the_first(an
     assert await ben.directory.read() == []
 
 
-async def test_a_node_that_meets_its_own_key_elsewhere_says_so(swarm, anna, ben, caplog) -> None:
-    def from_a_copy() -> bytes:
+async def test_node_reports_another_node_using_its_key(swarm, anna, ben, caplog) -> None:
+    def copied_record() -> bytes:
         now, epoch = swarm.clock.time(), anna.directory.epoch
         shard = shard_of(anna.identity.author, epoch, 0)
-        made = Announcement(epoch, 0, shard, 7, 7, now + EPOCH_SECONDS, 0, ())
-        return sign_announcement(made, anna.identity, anna.directory.swarm_id)
+        message = Announcement(epoch, 0, shard, 7, 7, now + EPOCH_SECONDS, 0, ())
+        return sign_announcement(message, anna.identity, anna.directory.swarm_id)
 
-    before = from_a_copy()  # as an earlier process of this node leaves one
+    before = copied_record()  # An earlier process of this node leaves such a record.
     assert await anna.directory.announce([], 1, 8)
     await swarm.clock.advance(EPOCH_SECONDS)
     assert await anna.directory.announce([], 1, 9)
@@ -104,12 +104,12 @@ async def test_a_node_that_meets_its_own_key_elsewhere_says_so(swarm, anna, ben,
     for record in (before, *(known.record for known in ben.directory.known())):
         assert anna.directory.accept(record) is None
     assert anna.count("identity_elsewhere") == 0 and not caplog.records
-    assert anna.directory.accept(from_a_copy()) is None
+    assert anna.directory.accept(copied_record()) is None
     assert anna.count("identity_elsewhere") == 1
     assert "copy of its run folder" in caplog.text
 
 
-async def test_an_announcement_is_found_in_the_next_epoch_and_gone_after_it(swarm, anna, ben):
+async def test_announcement_expires_after_the_next_time_slot(swarm, anna, ben):
     await anna.directory.announce([], 1, 1)
     await swarm.clock.advance(EPOCH_SECONDS)
     assert len(await ben.directory.read()) == 1
@@ -118,7 +118,7 @@ async def test_an_announcement_is_found_in_the_next_epoch_and_gone_after_it(swar
 
 
 @pytest.mark.parametrize("rule", [ProofOfWork(8), AllowList((identity("anna").author,))])
-async def test_the_manifests_admission_rule_holds_for_announcements(rule) -> None:
+async def test_announcements_must_satisfy_the_admission_rule(rule) -> None:
     swarm = MemorySwarm(admission=rule)
     anna, ben = await swarm.join("anna"), await swarm.join("ben")
     assert await anna.directory.announce([], 1, 1)
@@ -127,7 +127,7 @@ async def test_the_manifests_admission_rule_holds_for_announcements(rule) -> Non
         assert not await ben.directory.announce([], 1, 1)
 
 
-async def test_a_search_for_a_nonce_that_is_cancelled_soon_frees_its_thread() -> None:
+async def test_cancelled_nonce_search_frees_its_thread() -> None:
     anna = await MemorySwarm(admission=ProofOfWork(40)).join("anna")
     with ThreadPoolExecutor(1) as one:
         asyncio.get_running_loop().set_default_executor(one)
@@ -136,13 +136,13 @@ async def test_a_search_for_a_nonce_that_is_cancelled_soon_frees_its_thread() ->
         await asyncio.wait_for(asyncio.to_thread(int), 10)
 
 
-async def test_a_newcomer_gets_the_manifest_from_any_member_and_members_refuse_other_bytes(swarm):
-    anna, newcomer = await swarm.join("anna"), await swarm.stranger("newcomer")
-    signed = await fetch_manifest(newcomer, anna.transport.peer_id)
+async def test_new_peer_fetches_the_manifest_and_members_reject_a_payload(swarm):
+    anna, new_node = await swarm.join("anna"), await swarm.stranger("newcomer")
+    signed = await fetch_manifest(new_node, anna.transport.peer_id)
     assert open_manifest(signed) == swarm.manifest
     assert swarm_id(signed) == anna.directory.swarm_id
     with pytest.raises(Refused):
-        await newcomer.request(
+        await new_node.request(
             anna.transport.peer_id, MANIFEST_STREAM, b"more", limit=9, deadline=9
         )
 
@@ -152,7 +152,7 @@ def author(number: int) -> bytes:
 
 
 def swarm_of(count: int, depth: float, rng: random.Random) -> list[tuple[int, int, bytes]]:
-    """Authors at the depths around ``depth``: depth, path and name of each."""
+    """Return authors at the depths around ``depth``: depth, path and name of each."""
     return [
         (min(int(depth + rng.random()), MAX_DEPTH), rng.getrandbits(64), author(number))
         for number in range(count)
@@ -174,19 +174,19 @@ def paths_of(rng: random.Random) -> tuple[int, int]:
 
 @pytest.mark.parametrize("count", [5, 40, 300, 2000])
 @pytest.mark.parametrize("chosen", [0.0, 2.5, 4.0])
-def test_a_count_is_right_at_the_mean_whatever_depths_authors_chose(count: int, chosen: float):
+def test_mean_author_count_is_accurate_for_any_chosen_depth(count: int, chosen: float):
     rng = random.Random(count)
     swarm = swarm_of(count, chosen, rng)
     counts = [authors_along(along(swarm, ALL_DEPTHS, rng.getrandbits(64))) for _ in range(400)]
     assert fmean(counts) == pytest.approx(count, rel=0.2)
 
 
-def test_an_author_who_stands_at_every_depth_counts_once() -> None:
+def test_author_present_at_every_depth_counts_once() -> None:
     assert authors_along({depth: [author(1)] for depth in ALL_DEPTHS}) == 1.0
 
 
 @pytest.mark.parametrize("count", [1, 10, 33, 100, 1000, 10_000])
-def test_nodes_settle_at_the_depth_that_suits_and_each_meets_some_thirty_authors(count: int):
+def test_nodes_converge_to_the_right_depth_and_read_up_to_48_authors(count: int):
     rng = random.Random(count)
     nodes = [Density() for _ in range(8)]
     for _ in range(20):
@@ -200,23 +200,23 @@ def test_nodes_settle_at_the_depth_that_suits_and_each_meets_some_thirty_authors
             else:
                 node.sound(found)
     assert [node.depth for node in nodes] == pytest.approx([depth_for(count)] * 8, abs=0.8)
-    met = []
+    totals = []
     for node in nodes:
         found = [along(swarm, node.depths(), path) for path in paths_of(rng)]
-        met.append(len({name for path in found for names in path.values() for name in names}))
-    assert min(count, 16) <= fmean(met) <= 48
+        totals.append(len({name for path in found for names in path.values() for name in names}))
+    assert min(count, 16) <= fmean(totals) <= 48
 
 
-def test_a_newcomer_finds_the_depth_of_a_large_swarm_at_once() -> None:
+def test_first_sounding_finds_the_depth_for_a_large_swarm() -> None:
     rng = random.Random(3)
     swarm = swarm_of(10_000, depth_for(10_000), rng)
     for _ in range(10):
-        newcomer = Density()
-        newcomer.sound([along(swarm, ALL_DEPTHS, path) for path in paths_of(rng)])
-        assert newcomer.depth == pytest.approx(depth_for(10_000), abs=1.2)
+        new_node = Density()
+        new_node.sound([along(swarm, ALL_DEPTHS, path) for path in paths_of(rng)])
+        assert new_node.depth == pytest.approx(depth_for(10_000), abs=1.2)
 
 
-def test_a_node_whose_part_of_the_swarm_was_small_goes_where_the_others_are_when_it_sounds():
+def test_node_in_a_small_partition_finds_the_swarm_depth_when_it_sounds():
     rng = random.Random(4)
     swarm = swarm_of(10_000, depth_for(10_000), rng)
     node = Density()
@@ -228,7 +228,7 @@ def test_a_node_whose_part_of_the_swarm_was_small_goes_where_the_others_are_when
 
 
 @given(st.lists(st.lists(st.integers(0, 2000), min_size=13, max_size=13), max_size=12))
-def test_no_count_moves_the_depth_by_more_than_one(epochs: list[list[int]]) -> None:
+def test_one_count_moves_the_depth_by_one_or_less(epochs: list[list[int]]) -> None:
     node = Density()
     node.sound([{0: [author(n) for n in range(40)]}] * 2)
     for counts in epochs:
@@ -239,15 +239,15 @@ def test_no_count_moves_the_depth_by_more_than_one(epochs: list[list[int]]) -> N
         assert 0.0 <= node.depth <= MAX_DEPTH
 
 
-def test_sybil_stands_in_the_deep_and_a_newcomer_believes_the_path_without_her() -> None:
+def test_sybil_records_on_one_path_do_not_change_the_depth_estimate() -> None:
     honest = [author(n) for n in range(10)]
-    newcomer = Density()
-    newcomer.sound([{0: honest, 12: [author(99)]}, {0: honest, 12: []}])
-    assert newcomer.depth == 0.0
+    new_node = Density()
+    new_node.sound([{0: honest, 12: [author(99)]}, {0: honest, 12: []}])
+    assert new_node.depth == 0.0
     for _ in range(3):
-        newcomer.count([{0: honest}] * 2)
-    newcomer.count([{0: [author(n) for n in range(1000)]}] * 2)
-    assert newcomer.depth == 0.0, "a crowd of one epoch moves nothing"
+        new_node.count([{0: honest}] * 2)
+    new_node.count([{0: [author(n) for n in range(1000)]}] * 2)
+    assert new_node.depth == 0.0, "Sybil identities of one slot change no depth"
 
 
 SWARM = bytes(range(32))
@@ -257,7 +257,7 @@ EPOCH = 1000
 
 
 class Table:
-    """A hash table that notes which keys are read."""
+    """A DHT that records which keys are read."""
 
     def __init__(self) -> None:
         self.records: dict[str, dict[bytes, bytes]] = {}
@@ -293,21 +293,21 @@ def keys(epoch: int, depths: range) -> set[str]:
     }
 
 
-async def test_a_newcomer_looks_into_all_depths_of_both_epochs_where_it_finds_nobody(table, reader):
+async def test_new_reader_checks_all_depths_in_both_slots_if_all_are_empty(table, reader):
     assert await reader.count(EPOCH) == []
-    everywhere = keys(EPOCH - 1, range(MAX_DEPTH + 1)) | keys(EPOCH, range(MAX_DEPTH + 1))
-    assert set(table.asked) == everywhere
-    assert Counter(table.asked) == Counter(dict.fromkeys(everywhere, 1))
+    all_keys = keys(EPOCH - 1, range(MAX_DEPTH + 1)) | keys(EPOCH, range(MAX_DEPTH + 1))
+    assert set(table.asked) == all_keys
+    assert Counter(table.asked) == Counter(dict.fromkeys(all_keys, 1))
     assert reader.density.known
 
 
-async def test_a_newcomer_that_sees_others_in_the_last_epoch_skips_this_one(table, reader) -> None:
+async def test_new_reader_skips_the_current_slot_if_the_last_has_peers(table, reader) -> None:
     table.put(EPOCH - 1, 0, 0, 5)
-    assert len(await reader.count(EPOCH)) == 10, "once along each path"
+    assert len(await reader.count(EPOCH)) == 10, "each path is counted once"
     assert set(table.asked) == keys(EPOCH - 1, range(MAX_DEPTH + 1))
 
 
-async def test_an_epoch_is_counted_once_however_many_ask_at_a_time(table, reader) -> None:
+async def test_concurrent_counts_read_each_time_slot_once(table, reader) -> None:
     table.put(EPOCH - 1, 0, 0, 5)
     found = await asyncio.gather(*(reader.count(EPOCH) for _ in range(3)))
     assert sorted(map(len, found)) == [0, 0, 10]
@@ -322,7 +322,7 @@ async def test_a_small_swarm_is_read_under_one_key(table, reader) -> None:
     assert table.asked == [record_key(SWARM, EPOCH, 0, 0)]
 
 
-async def test_a_large_swarm_is_read_in_two_shards_and_in_two_others_the_next_time(table, reader):
+async def test_reader_reads_two_shards_then_two_others_in_a_large_swarm(table, reader):
     for path in reader_paths(AUTHOR, EPOCH - 1, b"anna"):
         table.put(EPOCH - 1, 5, shard_on(path, 5), 20)
     await reader.count(EPOCH)
@@ -334,7 +334,7 @@ async def test_a_large_swarm_is_read_in_two_shards_and_in_two_others_the_next_ti
     assert (set(table.asked), len(table.asked)) == (keys(EPOCH, range(5, 7)), 4)
 
 
-async def test_all_depths_are_looked_into_now_and_then_and_while_nobody_is_found(table, reader):
+async def test_reader_checks_all_depths_if_empty_and_otherwise_occasionally(table, reader):
     for epoch in range(EPOCH, EPOCH + 3):
         table.asked.clear()
         await reader.count(epoch)
@@ -348,7 +348,7 @@ async def test_all_depths_are_looked_into_now_and_then_and_while_nobody_is_found
     assert 320 / SOUNDING_EPOCHS / 2 < wide < 320 / SOUNDING_EPOCHS * 2
 
 
-async def test_a_reader_that_meets_only_itself_has_found_nobody(table, reader) -> None:
+async def test_reader_does_not_count_its_own_record_as_a_peer(table, reader) -> None:
     for epoch in range(EPOCH, EPOCH + 3):
         table.records[record_key(SWARM, epoch - 1, 0, 0)] = {AUTHOR: b"record"}
         table.asked.clear()
@@ -357,4 +357,4 @@ async def test_a_reader_that_meets_only_itself_has_found_nobody(table, reader) -
     table.records[record_key(SWARM, epoch, 0, 0)] = {AUTHOR: b"record", OTHER: b"record"}
     table.asked.clear()
     await reader.count(epoch + 1)
-    assert set(table.asked) == keys(epoch, range(MAX_DEPTH + 1)), "the present one is left"
+    assert set(table.asked) == keys(epoch, range(MAX_DEPTH + 1)), "the current slot is not read"

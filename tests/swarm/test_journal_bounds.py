@@ -1,4 +1,4 @@
-"""What a journal does with disks, half-made copies, and layouts on the way to its own."""
+"""Journals: disk syncs, partial backups, restores, migrations and size bounds."""
 
 import os
 from contextlib import closing
@@ -21,23 +21,23 @@ from tests.swarm.admission_parts import EPOCH_SECONDS, Gate
 from tests.swarm.experience_parts import START, pooled, wait
 
 NORMAL, FULL = 1, 2
-"""What SQLite calls commits that outlive the process, and those that outlive the machine."""
+"""SQLite's sync levels: commits survive a process crash, or a machine crash."""
 
 
-def test_a_durable_transaction_ends_on_the_disk_and_others_need_not(journal) -> None:
+def test_durable_transaction_uses_full_sync_and_others_use_normal(journal) -> None:
     for durable, level in ((True, FULL), (False, NORMAL), (True, FULL)):
         with journal.transaction(durable=durable) as connection:
             assert connection.execute("SELECT 1").fetchone() == (1,)
         assert journal.read("PRAGMA synchronous") == [(level,)]
-    assert journal.read("PRAGMA journal_mode") == [("wal",)], "nobody waits for a reader"
+    assert journal.read("PRAGMA journal_mode") == [("wal",)], "WAL readers do not block writers"
     with journal.transaction():
         pass
-    for give in (journal.next_sequence, lambda: journal.next_indexes(1, 1, 9)):
-        give()
+    for issue in (journal.next_sequence, lambda: journal.next_indexes(1, 1, 9)):
+        issue()
         assert journal.read("PRAGMA synchronous") == [(FULL,)]
 
 
-def test_a_restored_journal_gives_up_all_that_may_have_been_used_or_shared(journal, path, clock):
+def test_restore_drops_groups_that_may_have_been_used_or_shared(journal, path, clock):
     rows = {
         "pool": "VALUES (x'aa', 7, 3, 0, 1, 0, 'sums', 0, x'', 0, x'', 0)",
         "waiting": "VALUES (1, 7, x'00')",
@@ -56,7 +56,7 @@ def test_a_restored_journal_gives_up_all_that_may_have_been_used_or_shared(journ
         assert journal.read(f"SELECT count(*) FROM {table}") == [(0,)], table
 
 
-def test_what_a_missing_file_left_behind_is_not_played_into_the_new_one(journal, path, clock):
+def test_restore_moves_stale_wal_and_shm_files_aside(journal, path, clock):
     journal.next_sequence()
     journal.backup()
     journal.close()
@@ -70,7 +70,7 @@ def test_what_a_missing_file_left_behind_is_not_played_into_the_new_one(journal,
     assert {p.name for p in path.parent.glob("*.corrupt-*")} == {f"{aside}-wal", f"{aside}-shm"}
 
 
-def test_a_backup_that_was_interrupted_is_in_nobodys_way(journal, path, clock) -> None:
+def test_backup_replaces_a_leftover_temporary_file(journal, path, clock) -> None:
     target = backup_path(path)
     unfinished = target.with_name(target.name + ".tmp")
     unfinished.write_bytes(b"half a copy" * 1000)
@@ -79,16 +79,16 @@ def test_a_backup_that_was_interrupted_is_in_nobodys_way(journal, path, clock) -
     assert not unfinished.exists()
 
 
-def test_a_backup_is_on_the_disk_before_it_takes_its_name(path, clock, monkeypatch) -> None:
-    journal, target, flushed = Journal(path, clock), backup_path(path), []
+def test_backup_syncs_file_before_rename_and_folder_after(path, clock, monkeypatch) -> None:
+    journal, target, flushes = Journal(path, clock), backup_path(path), []
 
-    note = lambda flushing: flushed.append((flushing.name, target.exists()))  # noqa: E731
+    note = lambda flushing: flushes.append((flushing.name, target.exists()))  # noqa: E731
     monkeypatch.setattr(util, "fsync_path", note)
     journal.backup()
-    assert flushed == [(target.name + ".tmp", False), (path.parent.name, True)]
+    assert flushes == [(target.name + ".tmp", False), (path.parent.name, True)]
 
 
-def test_a_backup_has_what_a_restored_journal_needs_and_nothing_else(journal, path, clock) -> None:
+def test_backup_contains_only_the_tables_that_a_restore_needs(journal, path, clock) -> None:
     rows = {
         "draws": "(41, 7)",
         "seen": "(x'aa', 41, 3, x'00')",
@@ -106,15 +106,15 @@ def test_a_backup_has_what_a_restored_journal_needs_and_nothing_else(journal, pa
     Accounts(journal, clock).charge(b"author", 2.5)
     journal.claim("swarm", b"digest!")
     copy = Journal(journal.backup(), clock)
-    kept = {table for table in rows if copy.read(f"SELECT count(*) FROM {table}") == [(1,)]}
-    assert kept == {"draws", "seen", "used", "refusals"}
-    for table in {"numbers", "accounts", *kept}:
+    tables = {table for table in rows if copy.read(f"SELECT count(*) FROM {table}") == [(1,)]}
+    assert tables == {"draws", "seen", "used", "refusals"}
+    for table in {"numbers", "accounts", *tables}:
         query = f"SELECT * FROM {table}"
         assert copy.read(query) == journal.read(query), table
     assert backup_path(path).stat().st_size < 200_000 < 4_000_000 < path.stat().st_size
 
 
-def test_the_log_beside_a_journal_shrinks_again_after_a_large_transaction(path, clock) -> None:
+def test_write_ahead_log_shrinks_after_a_large_transaction(path, clock) -> None:
     log = path.with_name(f"{path.name}-wal")
     with closing(Journal(path, clock)) as journal:
         with journal.transaction() as connection:
@@ -128,57 +128,57 @@ def test_the_log_beside_a_journal_shrinks_again_after_a_large_transaction(path, 
 EPOCH = 28_333_333
 
 
-def drawn(journal: Journal) -> set[int]:
+def indexes(journal: Journal) -> set[int]:
     return set(journal.next_indexes(EPOCH, 8, 256))
 
 
-def test_a_journal_that_a_power_cut_left_empty_goes_on_from_its_backup(journal, path: Path) -> None:
-    first = drawn(journal)
+def test_empty_journal_file_is_restored_from_its_backup(journal, path: Path) -> None:
+    first = indexes(journal)
     journal.backup()
     journal.close()
     path.write_bytes(b"")
     journal, notes = open_or_restore(path, VirtualClock())
     assert "the file is empty" in notes[0] and backup_path(path).name in notes[1]
-    assert not first & drawn(journal)
+    assert not first & indexes(journal)
 
 
 @pytest.mark.parametrize("resumed_twice", [False, True])
-def test_a_rebuilding_that_was_cut_short_is_done_again(journal, path, monkeypatch, resumed_twice):
-    first = drawn(journal)
+def test_open_repeats_an_interrupted_rebuild(journal, path, monkeypatch, resumed_twice):
+    first = indexes(journal)
     journal.close()
     path.write_bytes(b"garbage " * 1000)
 
-    def cut(finished: Path, target: Path) -> None:
+    def abort(finished: Path, target: Path) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(journal_module, "replace_durably", cut)
+        patched.setattr(journal_module, "replace_durably", abort)
         for _ in range(1 + resumed_twice):
             with pytest.raises(KeyboardInterrupt):
                 open_or_restore(path, VirtualClock())
     assert not path.exists()
     journal, notes = open_or_restore(path, VirtualClock())
     assert "interrupted" in notes[0]
-    assert not first & drawn(journal)
+    assert not first & indexes(journal)
     journal.close()
     again, notes = open_or_restore(path, VirtualClock())
     assert notes == ()
     again.close()
 
 
-def test_what_an_old_rebuilding_left_takes_no_journal_away_that_was_used_since(journal, path: Path):
-    left = path.with_name(path.name + ".rebuilt")
-    left.write_bytes(b"")
-    os.utime(left, (START, START))
-    first = drawn(journal)
+def test_stale_rebuild_file_does_not_replace_a_newer_journal(journal, path: Path):
+    stale = path.with_name(path.name + ".rebuilt")
+    stale.write_bytes(b"")
+    os.utime(stale, (START, START))
+    first = indexes(journal)
     journal.close()
     journal, notes = open_or_restore(path, VirtualClock())
     assert notes == ()
-    again = drawn(journal)
+    again = indexes(journal)
     assert again and not first & again
 
 
-def test_a_journal_restored_while_the_clock_is_behind_counts_from_its_writing(journal, path):
+def test_restore_with_clock_behind_starts_at_the_last_write_time(journal, path):
     journal.backup()
     journal.close()
     path.write_bytes(b"garbage " * 1000)
@@ -188,8 +188,8 @@ def test_a_journal_restored_while_the_clock_is_behind_counts_from_its_writing(jo
 
 
 @pytest.mark.parametrize("later", [0, 30])
-def test_a_journal_restored_while_the_clock_is_behind_repeats_no_sample_or_sequence(path, later):
-    """It was restored two slots before its last write, and lacks all that came after its backup."""
+def test_restore_with_clock_behind_repeats_no_sample_or_sequence(path, later):
+    """The restore's clock is two slots before the last write; the backup is older."""
     now = SimpleNamespace(time=lambda: START)
     journal = Journal(path, now)
     os.utime(journal.backup(), (START, START))
@@ -212,7 +212,7 @@ def test_a_journal_restored_while_the_clock_is_behind_repeats_no_sample_or_seque
     assert again and not used & again
 
 
-def test_a_file_from_a_wrong_clock_far_ahead_takes_no_samples_away(journal, path, clock):
+def test_restore_ignores_a_file_time_far_in_the_future(journal, path, clock):
     journal.backup()
     journal.close()
     path.write_bytes(b"garbage " * 1000)
@@ -223,7 +223,7 @@ def test_a_file_from_a_wrong_clock_far_ahead_takes_no_samples_away(journal, path
     assert journal.next_sequence() < (START + 86_400) * 1000
 
 
-def test_a_restored_journal_counts_from_its_last_sequence_where_files_tell_less(journal, path):
+def test_restore_uses_the_last_sequence_if_file_times_are_older(journal, path):
     journal.next_sequence()
     journal.backup()
     journal.close()
@@ -232,30 +232,30 @@ def test_a_restored_journal_counts_from_its_last_sequence_where_files_tell_less(
     assert open_or_restore(path, VirtualClock(START - 3600))[0].restored_at == START
 
 
-ROUNDS, OWN, EXTERNAL = 1_250, 64, 16
-USES = ROUNDS * (OWN + EXTERNAL)
+ROUNDS, LOCAL, PEER = 1_250, 64, 16
+USES = ROUNDS * (LOCAL + PEER)
 SAVED = 25
-"""Rounds between two checkpoints, which forget what is out of date."""
+"""Rounds between two checkpoints, which prune outdated rows."""
 ROUNDS_AN_EPOCH = 12
 LARGEST = 4 << 20
-"""Bytes of a journal with so small groups, whatever the number of rounds."""
+"""Maximum bytes of a journal with small groups, for any number of rounds."""
 
 
-def test_a_journal_and_its_copy_stay_small_over_a_hundred_thousand_uses(tmp_path: Path) -> None:
+def test_journal_and_backup_stay_small_after_100000_uses(tmp_path: Path) -> None:
     gate, counters = Gate(tmp_path / "journal.sqlite"), Counters()
     clock, journal = gate.clock, gate.journal
-    pool = Pool(journal, EXTERNAL, 60.0, clock, counters)
+    pool = Pool(journal, PEER, 60.0, clock, counters)
     accounts = Accounts(journal, clock)
     fresh, largest, trained = count(), 0, 0
     for step in range(1, ROUNDS + 1):
         epoch = epoch_of(clock.time(), EPOCH_SECONDS)
-        own = [(epoch, index) for index in journal.next_indexes(epoch, OWN, 1 << 16)]
+        local = [(epoch, index) for index in journal.next_indexes(epoch, LOCAL, 1 << 16)]
         now = clock.time()
-        pool.add([pooled(next(fresh), epoch=epoch, received=now) for _ in range(EXTERNAL)])
-        taken = pool.consume(pool.fresh(), step)
-        pool.record_update(step, own, [group.key for group in taken])
-        trained += len(own) + len(taken)
-        accounts.prove([(group.author, 1.0) for group in taken])
+        pool.add([pooled(next(fresh), epoch=epoch, received=now) for _ in range(PEER)])
+        consumed = pool.consume(pool.fresh(), step)
+        pool.record_update(step, local, [group.key for group in consumed])
+        trained += len(local) + len(consumed)
+        accounts.prove([(group.author, 1.0) for group in consumed])
         if step % ROUNDS_AN_EPOCH == 0:
             wait(clock, EPOCH_SECONDS)
         if step % SAVED == 0:
@@ -265,7 +265,7 @@ def test_a_journal_and_its_copy_stay_small_over_a_hundred_thousand_uses(tmp_path
     assert trained == USES == 100_000
     ((uses,),) = journal.read("SELECT count(*) FROM used")
     epochs = gate.manifest.max_age_epochs + AHEAD_EPOCHS + 1
-    assert uses <= LEAST_USES + (epochs * ROUNDS_AN_EPOCH * EXTERNAL)
+    assert uses <= LEAST_USES + (epochs * ROUNDS_AN_EPOCH * PEER)
     with closing(journal):
         copy = backup_path(tmp_path / "journal.sqlite").stat().st_size
     assert copy <= largest <= LARGEST

@@ -1,4 +1,4 @@
-"""Members over real p2p daemons, each on an event loop of its own thread, as nodes run them."""
+"""Members over real p2p daemons, each with its event loop in its own thread."""
 
 import asyncio
 import threading
@@ -40,10 +40,10 @@ def running(
     profile: Profile | None = None,
     instead: Callable[[Transport], None] = lambda transport: None,
 ) -> Iterator[Node]:
-    """A member that runs on a thread of its own until the block ends.
+    """Run a member in its own thread until the block ends.
 
     Args:
-        instead: serves other things than the member does.
+        instead: replaces some of the member's stream handlers.
     """
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
@@ -74,7 +74,7 @@ def told(node: Node) -> dict[str, Profile | None]:
 
 @pytest.fixture(scope="module", params=[*KINDS, APART_LIBP2P])
 def three(request, tmp_path_factory) -> Iterator[tuple[Node, Node, Node]]:
-    """Anna over each kind of transport, ben, and one of a program that has no profile."""
+    """Yield anna over each kind of transport, ben, and a member without a profile."""
     folder, before = tmp_path_factory.mktemp("three"), network_processes("p2pd")
     with ExitStack() as stack:
         anna = stack.enter_context(running("anna", folder, kind=request.param, profile=ANNA))
@@ -84,7 +84,7 @@ def three(request, tmp_path_factory) -> Iterator[tuple[Node, Node, Node]]:
     assert network_processes("p2pd") <= before
 
 
-def test_members_pool_each_others_groups(three: tuple[Node, Node, Node]) -> None:
+def test_members_exchange_groups(three: tuple[Node, Node, Node]) -> None:
     anna, ben, old = three
     anna.publish(2)
     ben.publish()
@@ -95,11 +95,11 @@ def test_members_pool_each_others_groups(three: tuple[Node, Node, Node]) -> None
     eventually(lambda: {peer.author for peer in anna.member.status().peers} == others)
 
 
-def test_members_hear_of_what_is_stored_with_them(three: tuple[Node, Node, Node]) -> None:
+def test_members_receive_stored_announcements(three: tuple[Node, Node, Node]) -> None:
     eventually(lambda: all(node.count("announcements_by_store") for node in three[:2]))
 
 
-def test_members_over_any_transport_tell_each_other_their_names(three: tuple[Node, Node, Node]):
+def test_members_exchange_profiles_over_any_transport(three: tuple[Node, Node, Node]):
     anna, ben, old = three
     a, b, o = (node.identity.peer_id for node in three)
     eventually(lambda: told(anna).get(b) == BEN and told(ben).get(a) == ANNA)
@@ -112,7 +112,7 @@ def test_members_over_any_transport_tell_each_other_their_names(three: tuple[Nod
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_member_whose_daemon_is_killed_goes_on_exchanging(kind: Kind, tmp_path: Path) -> None:
+def test_member_keeps_exchanging_after_its_daemon_is_killed(kind: Kind, tmp_path: Path) -> None:
     before = network_processes("p2pd")
     with ExitStack() as stack:
         anna = stack.enter_context(running("anna", tmp_path, kind=kind))
@@ -128,7 +128,7 @@ def test_a_member_whose_daemon_is_killed_goes_on_exchanging(kind: Kind, tmp_path
     assert network_processes("p2pd") <= before
 
 
-def test_a_member_whose_network_process_is_killed_goes_on_exchanging(tmp_path: Path) -> None:
+def test_member_keeps_exchanging_after_network_process_is_killed(tmp_path: Path) -> None:
     before = network_processes()
     with ExitStack() as stack:
         anna = stack.enter_context(running("anna", tmp_path, kind=SubprocessTransport))
@@ -136,17 +136,17 @@ def test_a_member_whose_network_process_is_killed_goes_on_exchanging(tmp_path: P
         ben = stack.enter_context(running("ben", tmp_path, *anna.transport.addresses()))
         anna.publish()
         eventually(lambda: ben.authors())
-        as_it_was = anna.transport.peer_id, anna.transport.addresses()
-        moved = anna.transport.bytes_out
-        # As beyond its allowance: a daemon that goes on standing still would keep the port.
+        original = anna.transport.peer_id, anna.transport.addresses()
+        sent = anna.transport.bytes_out
+        # A network over its CPU allowance stops its daemon. If still stopped, it keeps the port.
         for daemon in process.children():
             daemon.suspend()
         process.kill()
         eventually(lambda: anna.count("network_restarts"))
-        eventually(lambda: anna.member.status().peer_id == as_it_was[0])
+        eventually(lambda: anna.member.status().peer_id == original[0])
         eventually(lambda: anna.transport.peers() == (ben.transport.peer_id,))
-        assert (anna.transport.peer_id, anna.transport.addresses()) == as_it_was
-        assert anna.transport.bytes_out >= moved
+        assert (anna.transport.peer_id, anna.transport.addresses()) == original
+        assert anna.transport.bytes_out >= sent
         anna.publish()
         eventually(lambda: len(ben.pool.fresh()) == 2)
         assert anna.member.failure is None

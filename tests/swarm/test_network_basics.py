@@ -1,4 +1,4 @@
-"""The small parts the network stands on: clocks, counters, budgets, redialing, ports, caches."""
+"""Basic parts of the network: clocks, counters, budgets, redials, ports, caches."""
 
 import asyncio
 import os
@@ -27,23 +27,23 @@ from tests.swarm.network_parts import identity
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=20))
-def test_sleepers_wake_in_order_of_time_and_then_of_arrival(naps: list[int]) -> None:
+def test_sleepers_wake_by_time_and_then_by_arrival(naps: list[int]) -> None:
     async def scenario() -> list[tuple[float, int]]:
-        clock, woken = VirtualClock(0.0), []
+        clock, wakes = VirtualClock(0.0), []
 
         async def sleeper(number: int, seconds: int) -> None:
             await clock.sleep(seconds)
-            woken.append((clock.time(), number))
+            wakes.append((clock.time(), number))
 
         tasks = [asyncio.ensure_future(sleeper(n, s)) for n, s in enumerate(naps)]
         await clock.advance(50)
         await asyncio.gather(*tasks)
-        return woken
+        return wakes
 
     assert asyncio.run(scenario()) == sorted((float(s), n) for n, s in enumerate(naps))
 
 
-async def test_a_sleeper_that_goes_back_to_sleep_wakes_again_within_one_advance() -> None:
+async def test_repeated_sleeps_all_wake_within_one_advance() -> None:
     clock, ticks = VirtualClock(0.0), []
 
     async def tick() -> None:
@@ -57,7 +57,7 @@ async def test_a_sleeper_that_goes_back_to_sleep_wakes_again_within_one_advance(
     assert ticks == [10.0, 20.0, 30.0]
 
 
-async def test_work_that_outlasts_its_time_is_cancelled(clock) -> None:
+async def test_work_is_cancelled_after_its_timeout(clock) -> None:
     work = asyncio.ensure_future(clock.sleep(100))
     limited = asyncio.ensure_future(within(clock, 5, work))
     await clock.advance(6)
@@ -66,7 +66,7 @@ async def test_work_that_outlasts_its_time_is_cancelled(clock) -> None:
     assert work.cancelled()
 
 
-def test_counters_add_up_over_threads_and_name_their_labels(counters):
+def test_counters_sum_across_threads_and_include_labels(counters):
     def add() -> None:
         for _ in range(1000):
             counters.add("refused", reason="bad_signature", author="mallory")
@@ -84,15 +84,15 @@ def test_no_peer_gets_more_than_its_share_and_one_burst(asked: list[tuple[float,
     clock = VirtualClock()
     rate = 100_000.0
     budget = ByteBudget(rate, 50_000, clock, Reputations(clock))
-    began, served = clock.time(), 0
+    start, served = clock.time(), 0
     for pause, size in asked:
         wait(clock, pause)
         served += size * budget.take("flo", size)
-    assert served <= rate * PEER_SHARE * ((clock.time() - began) + BURST_SECONDS) + 1
+    assert served <= rate * PEER_SHARE * ((clock.time() - start) + BURST_SECONDS) + 1
 
 
 @given(st.integers(1, 40), st.integers(256, 70_000))
-def test_greedy_peers_always_leave_room_for_a_newcomer(peers: int, size: int) -> None:
+def test_greedy_peers_leave_bandwidth_for_a_new_peer(peers: int, size: int) -> None:
     clock = VirtualClock()
     budget = ByteBudget(1 << 20, 1 << 20, clock, Reputations(clock))
     for _ in range(40):
@@ -104,7 +104,7 @@ def test_greedy_peers_always_leave_room_for_a_newcomer(peers: int, size: int) ->
     assert all(budget.take("ben", 1024) for _ in range(20))
 
 
-def test_any_number_of_new_keys_leaves_known_peers_their_part(clock):
+def test_new_keys_leave_known_peers_their_bandwidth_share(clock):
     reputations = Reputations(clock)
     friend = identity("friend")
     reputations.use(lambda author: float(author == friend.author))
@@ -118,7 +118,7 @@ def test_any_number_of_new_keys_leaves_known_peers_their_part(clock):
     assert served == 100_000 * BURST_SECONDS * (1 - KEPT) // 50_000
 
 
-def test_the_largest_answer_can_be_sent_at_any_rate_and_what_is_owed_is_paid_first(clock):
+def test_budget_allows_the_largest_answer_and_repays_debt_first(clock):
     budget = ByteBudget(1.0, 50_000, clock, Reputations(clock))
     assert budget.take("ben", 50_000)
     assert not budget.take("ben", 50_000)
@@ -132,7 +132,7 @@ def test_the_largest_answer_can_be_sent_at_any_rate_and_what_is_owed_is_paid_fir
     assert budget.take("flo", 1024)
 
 
-def test_a_missing_bootstrap_peer_is_dialled_with_growing_pauses(clock) -> None:
+def test_missing_bootstrap_peer_is_redialed_with_backoff(clock) -> None:
     redial = Redial(["/ip4/1.2.3.4/tcp/1/p2p/ben"], [], clock)
     dialed = []
     for second in range(300):
@@ -142,7 +142,7 @@ def test_a_missing_bootstrap_peer_is_dialled_with_growing_pauses(clock) -> None:
     assert (dialed[:5], dialed[-1] - dialed[-2]) == ([0, 1, 3, 7, 15], LONGEST_FOR_BOOTSTRAP)
 
 
-def test_a_lost_peer_is_dialled_at_once_and_remembered_ones_if_they_do_not_come_back(clock):
+def test_lost_peer_is_redialed_immediately_and_cached_peers_after_a_wait(clock):
     redial = Redial(["/ip4/1.2.3.4/tcp/1/p2p/ben"], [], clock)
     assert redial.due(["ben"]) == ()
     assert redial.due(["cleo"]) == ("/ip4/1.2.3.4/tcp/1/p2p/ben",)
@@ -150,21 +150,21 @@ def test_a_lost_peer_is_dialled_at_once_and_remembered_ones_if_they_do_not_come_
     assert redial.due([]) == ("/a/p2p/ben", "/b/p2p/cleo")
     redial = Redial(["/a/p2p/ben"], ["/b/p2p/cleo"], clock)
     assert redial.due(["cleo", "ben"]) == ()
-    assert redial.due([]) == ("/a/p2p/ben",), "a bootstrap peer is dialed at once"
+    assert redial.due([]) == ("/a/p2p/ben",), "a bootstrap peer is dialed immediately"
     wait(clock, LOST_SECONDS)
     assert "/b/p2p/cleo" in redial.due([])
 
 
-def test_missing_remembered_peers_are_dialled_a_few_at_a_time_and_each_in_its_turn(clock) -> None:
-    met = [f"/{n}/p2p/peer-{n}" for n in range(40)]
-    redial = Redial([], met, clock)
+def test_missing_cached_peers_are_redialed_in_turn_a_few_at_a_time(clock) -> None:
+    cached = [f"/{n}/p2p/peer-{n}" for n in range(40)]
+    redial = Redial([], cached, clock)
     dialed: list[str] = []
     for _ in range(5):
         due = redial.due(["peer-0"])
         assert len(due) <= AT_A_TIME
         dialed += due
         wait(clock, 0.1)
-    assert sorted(dialed) == sorted(met[1:])
+    assert sorted(dialed) == sorted(cached[1:])
     for _ in range(300):
         redial.due(["peer-0"])
         wait(clock, 1)
@@ -172,10 +172,10 @@ def test_missing_remembered_peers_are_dialled_a_few_at_a_time_and_each_in_its_tu
     for _ in range(60):
         minute += redial.due(["peer-0"])
         wait(clock, 1)
-    assert sorted(minute) == sorted(met[1:]), "once a minute in the end"
+    assert sorted(minute) == sorted(cached[1:]), "each peer is finally dialed once per minute"
 
 
-def test_whom_to_dial_is_who_was_met_last_and_their_pauses_go_on(clock) -> None:
+def test_redial_uses_the_latest_peers_and_keeps_their_pauses(clock) -> None:
     redial = Redial([], ["/a/p2p/ben", "/b/p2p/cleo"], clock)
     assert len(redial.due(["eli"])) == 2
     redial.remember(["/b/p2p/cleo", "/c/p2p/dora"])
@@ -184,26 +184,26 @@ def test_whom_to_dial_is_who_was_met_last_and_their_pauses_go_on(clock) -> None:
     assert redial.due(["eli"]) == ("/b/p2p/cleo", "/c/p2p/dora")
 
 
-def at(name: object) -> str:
+def addr(name: object) -> str:
     return f"/dns4/{name}/tcp/4001/p2p/{name}"
 
 
-def test_whoever_is_met_is_in_the_peer_cache_at_once_and_pushes_nobody_out(path):
+def test_new_peer_enters_the_cache_immediately_and_evicts_no_other(path):
     cache = PeerCache(path)
-    assert cache.meet([at("ben")])
-    assert not cache.meet([at("ben")])
-    assert PeerCache(path).load() == (at("ben"),)
-    cache.meet(at(n) for n in range(3 * MAX_ADDRESSES))
-    assert (len(cache.addresses), cache.addresses[0]) == (MAX_ADDRESSES, at("ben"))
-    assert not cache.meet([at("cleo")])
+    assert cache.meet([addr("ben")])
+    assert not cache.meet([addr("ben")])
+    assert PeerCache(path).load() == (addr("ben"),)
+    cache.meet(addr(n) for n in range(3 * MAX_ADDRESSES))
+    assert (len(cache.addresses), cache.addresses[0]) == (MAX_ADDRESSES, addr("ben"))
+    assert not cache.meet([addr("cleo")])
 
 
 def test_the_peer_cache_keeps_the_latest_peers(path):
     cache = PeerCache(path)
-    cache.remember([at(n) for n in range(MAX_ADDRESSES)])
-    cache.remember([at("new")])
+    cache.remember([addr(n) for n in range(MAX_ADDRESSES)])
+    cache.remember([addr("new")])
     loaded = PeerCache(path).load()
-    assert (len(loaded), loaded[:2]) == (MAX_ADDRESSES, (at("new"), at(0)))
+    assert (len(loaded), loaded[:2]) == (MAX_ADDRESSES, (addr("new"), addr(0)))
 
 
 @pytest.mark.parametrize("content", [b"no address\n", b"/ok\n\xff\xfe", b"/long" * 20_000])
@@ -212,7 +212,7 @@ def test_a_damaged_peer_cache_is_empty(path, content):
     assert PeerCache(path).load() == ()
 
 
-def test_a_port_that_somebody_listens_on_and_an_address_of_another_machine_are_refused() -> None:
+def test_port_check_refuses_used_ports_and_foreign_addresses() -> None:
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         holder.bind(("127.0.0.1", 0))
@@ -225,7 +225,7 @@ def test_a_port_that_somebody_listens_on_and_an_address_of_another_machine_are_r
         check_ports(["/ip4/192.0.2.1/tcp/31337"])
 
 
-def test_abandoned_sockets_are_swept_and_live_and_young_ones_stay(tmp_path: Path) -> None:
+def test_sweep_removes_stale_sockets_and_keeps_live_and_new_ones(tmp_path: Path) -> None:
     live, dead, young = (tmp_path / f"hivemind-p2pd-{name}.sock" for name in ("a", "b", "c"))
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(live))

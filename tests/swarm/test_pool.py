@@ -1,4 +1,4 @@
-"""The pool: bounded, aged, and handing out no group more often than it may."""
+"""The replay buffer is bounded, expires groups, and limits uses per group."""
 
 import threading
 from collections import Counter
@@ -18,7 +18,7 @@ from tests.swarm.experience_parts import ANNA, BEN, START, lineage, pooled, wait
 from tests.swarm.test_journal import killed_after
 
 FULL_SYNC = 2
-"""What SQLite calls a commit that is on the disk when it returns."""
+"""SQLite's sync level at which a commit is on disk when it returns."""
 
 
 class Parts:
@@ -44,7 +44,7 @@ def keys(groups) -> list[int]:
     return [g.key.number for g in groups]
 
 
-def test_what_was_added_comes_out_whole_and_once_that_is_on_the_disk(path):
+def test_consume_returns_the_stored_group_after_a_durable_commit(path):
     parts = Parts(path)
     stored = pooled(4, (0.25, 1.0, 0.0))
     assert parts.pool.add([stored]) == 1
@@ -54,7 +54,7 @@ def test_what_was_added_comes_out_whole_and_once_that_is_on_the_disk(path):
     assert parts.journal.read("PRAGMA synchronous") == [(FULL_SYNC,)]
 
 
-def test_groups_come_in_order_and_those_with_an_advantage_count_as_available(pool):
+def test_fresh_sorts_groups_and_available_counts_informative_ones(pool):
     given = [(BEN, 6, 2), (BEN, 6, 1), (ANNA, 8, 0), (ANNA, 7, 2), (ANNA, 7, 1)]
     pool.add([pooled(number, author=author, epoch=epoch) for author, epoch, number in given])
     assert [c.key for c in pool.fresh()] == sorted(GroupKey(*each) for each in given)
@@ -62,7 +62,7 @@ def test_groups_come_in_order_and_those_with_an_advantage_count_as_available(poo
     assert (pool.available(), len(pool.fresh())) == (6, 8)
 
 
-def test_a_draw_is_pooled_once_and_a_consumed_group_never_comes_back(parts):
+def test_buffer_stores_a_sample_once_and_never_returns_used_groups(parts):
     parts.pool.add([pooled(1)])
     assert parts.pool.add([pooled(1, (0.0, 0.0)), pooled(2)]) == 1
     assert parts.counters.snapshot() == {"pool_refused{reason=duplicate}": 1}
@@ -75,13 +75,13 @@ def test_a_draw_is_pooled_once_and_a_consumed_group_never_comes_back(parts):
     assert parts.counters.snapshot() == {"pool_gone": 1, **refused}
 
 
-def test_a_group_serves_as_often_as_it_may_and_then_never_again():
+def test_group_is_used_up_to_max_uses_and_never_again():
     parts = Parts(max_uses=2)
     parts.pool.add([pooled(1), pooled(2), pooled(1, epoch=8)])
     (first, *_) = parts.pool.fresh()
     assert keys(parts.pool.consume([first], 1)) == [1]
-    (second, *_) = left = parts.pool.fresh()
-    assert (first.uses, [c.uses for c in left]) == (0, [1, 0, 0])
+    (second, *_) = rest = parts.pool.fresh()
+    assert (first.uses, [c.uses for c in rest]) == (0, [1, 0, 0])
     assert parts.pool.available() == 2
     assert parts.pool.consume([second], 2) == [pooled(1)]
     assert parts.pool.consume([second], 3) == []
@@ -89,7 +89,7 @@ def test_a_group_serves_as_often_as_it_may_and_then_never_again():
     assert parts.pool.add([pooled(1)]) == 0
 
 
-def test_every_update_that_a_group_served_is_in_the_lineage():
+def test_lineage_lists_every_update_that_used_a_group():
     pool = Parts(max_uses=3).pool
     pool.add([pooled(1)])
     (group,) = pool.fresh()
@@ -100,7 +100,7 @@ def test_every_update_that_a_group_served_is_in_the_lineage():
     assert [lineage(pool, step) for step in (4, 5, 6, 7)] == [[group.key], [group.key], [], []]
 
 
-def test_old_groups_are_not_offered_and_leave(parts) -> None:
+def test_old_groups_are_hidden_and_evicted(parts) -> None:
     parts.pool.add([pooled(1)])
     wait(parts.clock, 59.0)
     parts.pool.add([pooled(2, received=parts.clock.time())])
@@ -112,13 +112,13 @@ def test_old_groups_are_not_offered_and_leave(parts) -> None:
     assert parts.counters.snapshot() == {"pool_evicted{reason=aged}": 1}
 
 
-def test_a_full_pool_loses_groups_without_advantage_first_then_the_oldest():
+def test_full_buffer_evicts_uninformative_groups_then_the_oldest():
     parts = Parts(max_groups=2)
     parts.pool.add([pooled(8), pooled(9)])
     parts.pool.consume(parts.pool.fresh(), 1)
     parts.pool.add([pooled(1, received=START), pooled(2, (1.0, 1.0), received=START + 1)])
     assert keys(parts.pool.fresh()) == [1, 2]
-    assert parts.counters.snapshot() == {}, "what was used takes no room"
+    assert parts.counters.snapshot() == {}, "used groups take no space"
     parts.pool.add([pooled(3, received=START + 2)])
     assert keys(parts.pool.fresh()) == [1, 3]
     parts.pool.add([pooled(4, received=START + 3)])
@@ -126,7 +126,7 @@ def test_a_full_pool_loses_groups_without_advantage_first_then_the_oldest():
     assert parts.counters.snapshot() == {"pool_evicted{reason=full}": 2}
 
 
-def test_bytes_are_bounded_too_and_a_group_larger_than_the_pool_is_not_kept():
+def test_buffer_bounds_its_bytes_and_rejects_an_oversized_group():
     parts = Parts(max_bytes=10_000)
     for index in range(8):
         parts.pool.add([pooled(index, received=START + index, texts=["x" * 200, "y"])])
@@ -139,7 +139,7 @@ def test_bytes_are_bounded_too_and_a_group_larger_than_the_pool_is_not_kept():
     assert parts.pool.fresh() == []
 
 
-def test_lineage_names_what_each_update_was_made_of(parts) -> None:
+def test_lineage_lists_the_groups_in_each_update(parts) -> None:
     parts.pool.add([pooled(1), pooled(2)])
     first, second = parts.pool.fresh()
     parts.pool.consume([first], 1)
@@ -152,7 +152,7 @@ def test_lineage_names_what_each_update_was_made_of(parts) -> None:
     assert parts.pool.add([pooled(1)]) == 0
 
 
-def test_a_killed_process_never_hands_out_a_group_again(path):
+def test_killed_process_never_returns_a_group_twice(path):
     script = """
         import sys
         from experiments.virtual_clock import VirtualClock
@@ -189,20 +189,20 @@ def test_the_network_adds_while_the_learner_consumes(path):
 
     adder = threading.Thread(target=add)
     adder.start()
-    taken: list[int] = []
+    consumed: list[int] = []
     while not done.is_set() or parts.pool.fresh():
-        taken += keys(parts.pool.consume(parts.pool.fresh()[:4], 1))
+        consumed += keys(parts.pool.consume(parts.pool.fresh()[:4], 1))
     adder.join()
-    assert sorted(taken) == list(range(400))
+    assert sorted(consumed) == list(range(400))
 
 
-def proved(parts: Parts, author: bytes) -> None:
+def add_proof(parts: Parts, author: bytes) -> None:
     Accounts(parts.journal, parts.clock).prove([(author, 1.0)] * 4)
 
 
-def test_sybils_new_keys_push_out_no_group_of_a_proven_author():
+def test_sybil_groups_evict_no_group_by_a_proven_author():
     parts = Parts(max_groups=32)
-    proved(parts, ANNA)
+    add_proof(parts, ANNA)
     parts.pool.add(pooled(number, author=ANNA) for number in range(12))
     for number in range(300):
         late = START + number / 10
@@ -215,7 +215,7 @@ def test_sybils_new_keys_push_out_no_group_of_a_proven_author():
 
 @settings(max_examples=30, stateful_step_count=30, deadline=None)
 class PoolMachine(RuleBasedStateMachine):
-    """Adds, choices, waiting and reopening in any order, against what must always hold."""
+    """Adds, consumes, waits and reopens in any order; checks that invariants hold."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -253,7 +253,7 @@ TestPoolMachine = PoolMachine.TestCase
 
 
 @pytest.mark.parametrize("step", [0, 3])
-def test_updates_of_a_lost_branch_are_struck_and_later_ones_take_their_numbers(pool, step) -> None:
+def test_rewind_deletes_later_updates_and_their_numbers_are_reused(pool, step) -> None:
     for number in range(1, 5):
         pool.record_update(number, [(1, number)], [])
     pool.rewind(step)
@@ -262,21 +262,21 @@ def test_updates_of_a_lost_branch_are_struck_and_later_ones_take_their_numbers(p
     assert bool(lineage(pool, step)) == (step > 0)
 
 
-def test_the_record_of_uses_is_bounded_and_the_latest_stay():
+def test_use_records_are_bounded_and_keep_the_latest():
     parts = Parts(kept_uses=10)
     for step in range(1, 40):
         parts.pool.record_update(step, [(7, 2 * step), (7, 2 * step + 1)], [])
         ((rows,),) = parts.journal.read("SELECT count(*) FROM used")
         assert rows <= 10
-    lately = [bool(lineage(parts.pool, step)) for step in range(1, 40)]
-    assert lately == [step >= 35 for step in range(1, 40)]
+    latest = [bool(lineage(parts.pool, step)) for step in range(1, 40)]
+    assert latest == [step >= 35 for step in range(1, 40)]
 
 
-def minted(count: int) -> list[bytes]:
+def new_keys(count: int) -> list[bytes]:
     return [number.to_bytes(32) for number in range(count)]
 
 
-def test_uses_are_remembered_after_a_restart_with_another_bound(path):
+def test_use_counts_survive_a_restart_with_another_max_uses(path):
     parts = Parts(path, max_uses=2)
     parts.pool.add([pooled(1)])
     listed = parts.pool.fresh()
@@ -292,7 +292,7 @@ def test_uses_are_remembered_after_a_restart_with_another_bound(path):
     assert parts.pool.fresh() == []
 
 
-def test_a_pool_with_less_room_than_before_says_how_many_it_dropped(path):
+def test_smaller_buffer_after_a_restart_counts_dropped_groups(path):
     parts = Parts(path, max_groups=8)
     parts.pool.add([pooled(number, received=START + number) for number in range(5)])
     parts.journal.close()
@@ -303,21 +303,21 @@ def test_a_pool_with_less_room_than_before_says_how_many_it_dropped(path):
     assert parts.counters.snapshot() == {"pool_evicted{reason=full}": 3}
 
 
-def test_newcomers_keep_the_share_of_a_full_pool_that_they_are_given() -> None:
+def test_unproven_authors_keep_their_share_in_a_full_buffer() -> None:
     for share, kept in ((0.25, 4), (0.5, 8)):
         parts = Parts(max_groups=16, unproven_share=share)
-        proved(parts, ANNA)
-        parts.pool.add(pooled(1, author=author) for author in minted(16))
+        add_proof(parts, ANNA)
+        parts.pool.add(pooled(1, author=author) for author in new_keys(16))
         parts.pool.add(pooled(number, author=ANNA) for number in range(16))
         held = [c.key.author for c in parts.pool.fresh()]
         assert len(held) - held.count(ANNA) == kept
 
 
-def test_whose_groups_a_full_pool_keeps_of_newcomers_is_known_to_nobody_else() -> None:
+def test_secret_salt_decides_which_unproven_groups_are_kept() -> None:
     kept = []
     for salt in (b"one", b"one", b"two"):
         parts = Parts(max_groups=8, salt=salt)
-        parts.pool.add(pooled(1, author=author) for author in minted(40))
+        parts.pool.add(pooled(1, author=author) for author in new_keys(40))
         kept.append([c.key.author for c in parts.pool.fresh()])
     assert kept[0] == kept[1] != kept[2]
 
@@ -349,7 +349,7 @@ def test_eviction_keeps_both_limits_and_does_not_depend_on_order(held, groups, s
 
 
 @given(held_groups, st.integers(1, 20), some_proven)
-def test_eviction_drops_what_it_must_newcomers_over_their_share_first(held, groups, proven):
+def test_eviction_drops_unproven_groups_over_their_share_first(held, groups, proven):
     dropped = over_limits(held, PoolLimits(groups, 10**9), proven)
     assert len(dropped) == max(0, len(held) - groups)
     kept = [h for h in held if h.key not in dropped]
@@ -357,11 +357,11 @@ def test_eviction_drops_what_it_must_newcomers_over_their_share_first(held, grou
         assert sum(h.key.author not in proven for h in kept) <= groups / 4
 
 
-def test_chance_and_no_choice_of_keys_decides_between_newcomers_in_a_full_pool():
+def test_eviction_among_unproven_authors_does_not_depend_on_keys():
     held = [Held(GroupKey(bytes([n]) * 32, 1, 0), 1, 0.0, 1) for n in range(200)]
     kept = Counter[int]()
     for salt in range(40):
         limits = PoolLimits(100, 1000, salt=salt.to_bytes(2))
-        gone = {key.author[0] for key in over_limits(held, limits)}
-        kept.update(n for n in range(200) if n not in gone)
+        evicted = {key.author[0] for key in over_limits(held, limits)}
+        kept.update(n for n in range(200) if n not in evicted)
     assert sum(kept[n] for n in range(100)) == pytest.approx(2000, abs=150)

@@ -1,4 +1,4 @@
-"""What the pool forgets of uses: all that can matter no more, and nothing that could return."""
+"""The replay buffer forgets the uses that no longer matter, and no others."""
 
 from collections import Counter
 
@@ -21,27 +21,27 @@ def used(parts: Parts) -> int:
 
 
 def use(parts: Parts, step: int, *numbers: int, epoch: int = 7, own: int = 0) -> None:
-    """An update made of external groups and of so many own ones."""
+    """Run an update of peer groups and of ``own`` local ones."""
     parts.pool.add(pooled(number, epoch=epoch) for number in numbers)
-    taken = parts.pool.consume(parts.pool.fresh(), step)
+    consumed = parts.pool.consume(parts.pool.fresh(), step)
     draws = [(epoch, 100 * step + number) for number in range(own)]
-    parts.pool.record_update(step, draws, [group.key for group in taken])
+    parts.pool.record_update(step, draws, [group.key for group in consumed])
 
 
-def test_an_external_use_is_remembered_as_long_as_its_group_could_come_again() -> None:
+def test_peer_group_use_is_remembered_while_the_group_may_return() -> None:
     parts = Parts(least_uses=0)
     for step, epoch in ((1, 7), (2, 7), (3, 8), (4, 7)):
         use(parts, step, step, epoch=epoch, own=2)
-    assert parts.pool.forget(epoch=7) == 8, "own ones; either other may be admitted yet"
+    assert parts.pool.forget(epoch=7) == 8, "only local uses: peer groups may still return"
     assert parts.pool.forget(epoch=8) == 2
     assert [len(lineage(parts.pool, step)) for step in (1, 2, 3, 4)] == [1, 0, 1, 0]
 
 
-def test_the_first_update_of_each_author_is_remembered_so_that_it_can_be_undone() -> None:
-    """Also beyond the bound, as long as there are fewer authors than it has places."""
+def test_first_update_per_author_is_remembered_so_it_can_be_undone() -> None:
+    """The bound does not remove them while it exceeds the number of authors."""
     parts = Parts(least_uses=0, kept_uses=20)
-    wasted = [pooled(number, author=author) for number, author in ((1, ANNA), (2, BEN))]
-    parts.pool.add(wasted)
+    unused = [pooled(number, author=author) for number, author in ((1, ANNA), (2, BEN))]
+    parts.pool.add(unused)
     parts.pool.consume(parts.pool.fresh(), 1)
     use(parts, 2, 3, 4)
     for step in range(3, 30):
@@ -56,7 +56,7 @@ def test_the_first_update_of_each_author_is_remembered_so_that_it_can_be_undone(
     assert updates_of(parts.journal, BEN) == [] and used(parts) == 1
 
 
-def test_an_update_of_which_nothing_is_known_any_more_is_struck_by_going_back_behind_it() -> None:
+def test_rewind_removes_updates_even_if_their_records_are_pruned() -> None:
     parts = Parts(least_uses=3)
     for step in range(1, 5):
         use(parts, step, own=2)
@@ -67,7 +67,7 @@ def test_an_update_of_which_nothing_is_known_any_more_is_struck_by_going_back_be
     assert [len(lineage(parts.pool, step)) for step in (1, 2, 3, 4)] == [0, 1, 0, 0]
 
 
-def test_groups_of_forgotten_epochs_stay_out_however_far_the_clock_is_put_back() -> None:
+def test_groups_from_forgotten_slots_stay_refused_if_the_clock_steps_back() -> None:
     parts = Parts(least_uses=0)
     use(parts, 0, 0, epoch=5)
     use(parts, 1, 1, epoch=7)
@@ -79,33 +79,33 @@ def test_groups_of_forgotten_epochs_stay_out_however_far_the_clock_is_put_back()
     assert parts.counters.snapshot()["pool_refused{reason=forgotten}"] == 2
     use(parts, 2, own=3, epoch=9)
     assert parts.pool.forget(epoch=8) == 3
-    assert parts.pool.add([pooled(1, epoch=9)]) == 1, "an own use keeps no external group out"
+    assert parts.pool.add([pooled(1, epoch=9)]) == 1, "a local use does not keep out a peer group"
 
 
-def test_the_latest_uses_stay_to_be_looked_at() -> None:
+def test_latest_uses_are_kept_for_inspection() -> None:
     parts = Parts()
     parts.pool.record_update(1, [(7, number) for number in range(LEAST_USES + 10)], [])
     assert parts.pool.forget(epoch=100) == 10
     assert used(parts) == LEAST_USES
 
 
-def test_much_is_forgotten_in_pieces_between_which_others_have_their_turn(monkeypatch) -> None:
+def test_pruning_runs_in_batches_that_release_the_journal(monkeypatch) -> None:
     parts = Parts(least_uses=0)
     many = 2 * MAX_DELETED + 5
     parts.pool.record_update(1, [(7, number) for number in range(many)], [])
-    left = []
+    counts = []
     transaction = parts.journal.transaction
 
     def counted(**more: bool):
-        left.append(used(parts))
+        counts.append(used(parts))
         return transaction(**more)
 
     monkeypatch.setattr(parts.journal, "transaction", counted)
     assert parts.pool.forget(epoch=100) == many
-    assert left == [many, many - MAX_DELETED, 5]
+    assert counts == [many, many - MAX_DELETED, 5]
 
 
-def test_what_was_forgotten_is_known_to_a_restored_journal(path):
+def test_restored_journal_remembers_forgotten_slots(path):
     parts = Parts(path, least_uses=0)
     use(parts, 1, 0)
     use(parts, 2, 1)
@@ -117,7 +117,7 @@ def test_what_was_forgotten_is_known_to_a_restored_journal(path):
     assert Pool(journal, 8, 60.0, parts.clock, Counters()).add([pooled(1)]) == 0
 
 
-def test_the_oldest_epoch_is_the_last_that_admission_never_looks_at_again() -> None:
+def test_admission_refuses_groups_before_the_oldest_time_slot() -> None:
     gate = Gate()
     anna = Peer(gate)
     oldest = oldest_epoch(gate.manifest, gate.clock.time())
@@ -127,14 +127,14 @@ def test_the_oldest_epoch_is_the_last_that_admission_never_looks_at_again() -> N
 
 
 DRAWS = [(epoch, number) for epoch in range(-1, 3) for number in range(2)]
-"""Of one author: epochs after the first, and numbers."""
+"""Samples of one author: time slots relative to the first, and numbers."""
 
 
 @settings(max_examples=40, stateful_step_count=30, deadline=None)
 class ForgettingMachine(RuleBasedStateMachine):
-    """Announcements told again and again, returns to checkpoints, forgetting, a clock that jumps.
+    """Repeats announcements, rewinds to checkpoints, forgets, and moves the clock.
 
-    Whatever happens, no group is handed out to two updates.
+    In any order of these, no group is handed out to two updates.
     """
 
     def __init__(self) -> None:
@@ -159,9 +159,9 @@ class ForgettingMachine(RuleBasedStateMachine):
     @rule(count=st.integers(1, 4))
     def update(self, count):
         self.step += 1
-        taken = self.pool.consume(self.pool.fresh()[:count], self.step)
-        self.handed_out.update(group.key for group in taken)
-        self.pool.record_update(self.step, [(NOW, self.step)], [group.key for group in taken])
+        consumed = self.pool.consume(self.pool.fresh()[:count], self.step)
+        self.handed_out.update(group.key for group in consumed)
+        self.pool.record_update(self.step, [(NOW, self.step)], [group.key for group in consumed])
 
     @rule()
     def save(self):

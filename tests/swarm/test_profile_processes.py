@@ -1,4 +1,4 @@
-"""What hostile members tell of themselves over real connections is not believed."""
+"""Nodes reject false profiles of hostile members over real connections."""
 
 import asyncio
 import threading
@@ -25,7 +25,7 @@ SWARM = swarm_id(sign_manifest(AGREED, CREATOR))
 
 
 def answers(answer: Callable[[], Awaitable[bytes]]) -> Callable[[Transport], None]:
-    """Lets a member serve something else in the place of its profile."""
+    """Let a member serve other bytes in place of its profile."""
 
     async def handler(asker: str, request: bytes) -> bytes:
         return await answer()
@@ -34,7 +34,7 @@ def answers(answer: Callable[[], Awaitable[bytes]]) -> Callable[[Transport], Non
 
 
 @pytest.mark.parametrize("kind", [HivemindTransport, APART_LIBP2P])
-def test_the_hostile_have_no_name_and_the_honest_keep_theirs(kind: Kind, tmp_path: Path) -> None:
+def test_node_shows_honest_profiles_and_no_malicious_ones(kind: Kind, tmp_path: Path) -> None:
     bens = sign_profile(BEN, identity("ben"), SWARM)
     text = {"name": "\u202eanna\x1b[2J", "line": "", "model": "", "version": "", "made": 1.7e9}
     eves = envelope.close(envelope.PROFILE, SWARM, identity("eve"), encode(text))
@@ -42,23 +42,23 @@ def test_the_hostile_have_no_name_and_the_honest_keep_theirs(kind: Kind, tmp_pat
     async def replayed() -> bytes:
         return bens
 
-    async def acting() -> bytes:
+    async def unsafe() -> bytes:
         return eves
 
     async def too_long() -> bytes:
         return bytes(100_000)
 
-    over, waiting = threading.Event(), []
+    done, waiting = threading.Event(), []
 
     async def never() -> bytes:
-        if over.is_set():
+        if done.is_set():
             raise Refusal("busy")
-        waiting.append(over)
+        waiting.append(done)
         await asyncio.sleep(HEADER_SECONDS + 1.0)
         waiting.pop()
         return b""
 
-    hostile = {"mallory": replayed, "eve": acting, "flo": too_long, "sam": never}
+    hostile = {"mallory": replayed, "eve": unsafe, "flo": too_long, "sam": never}
     with ExitStack() as stack:
         anna = stack.enter_context(running("anna", tmp_path, kind=kind))
         addresses = anna.transport.addresses()
@@ -69,8 +69,8 @@ def test_the_hostile_have_no_name_and_the_honest_keep_theirs(kind: Kind, tmp_pat
         for reason in reasons:
             eventually(lambda r=reason: anna.count(f"profiles_refused{{reason={r}}}"))
         eventually(lambda: told(anna).get(ben.identity.peer_id) == BEN)
-        nameless = [told(anna).get(identity(name).peer_id) for name in hostile]
-        assert nameless == [None] * len(hostile)
-        over.set()
+        shown = [told(anna).get(identity(name).peer_id) for name in hostile]
+        assert shown == [None] * len(hostile)
+        done.set()
         eventually(lambda: not waiting)
         assert anna.member.failure is None

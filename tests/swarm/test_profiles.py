@@ -1,4 +1,4 @@
-"""What members are told by each other of themselves, and what comes of those who abuse it."""
+"""Members exchange profiles, and limit peers that abuse this."""
 
 import asyncio
 from collections.abc import Callable
@@ -23,12 +23,12 @@ HOUR = 3600.0
 
 
 def serves(node: Node, answer: Callable[[], bytes]) -> list[str]:
-    """Let a node answer another profile; who asked for it."""
+    """Let a node answer with another profile; return the list of its requesters."""
     return answers(node, PROFILE_STREAM, answer)
 
 
 async def meet(node: Node) -> None:
-    """Twice: whom it meets only by a manifest it asks from the second time on."""
+    """Meet twice: a peer known only by its manifest is asked from the second time on."""
     for _ in range(2):
         await node.member.meet()
 
@@ -38,15 +38,15 @@ def profiles_of(node: Node) -> Profiles:
     return Profiles(node.transport, SWARM, clock, node.counters, EPOCH_SECONDS)
 
 
-def unblamed(node: Node) -> bool:
+def no_refusal(node: Node) -> bool:
     return not any(name.startswith("profiles") for name in node.counters.snapshot())
 
 
-def told(node: Node) -> dict[str, Profile | None]:
+def visible(node: Node) -> dict[str, Profile | None]:
     return {peer.peer_id: peer.profile for peer in node.member.status().peers}
 
 
-async def test_members_tell_each_other_their_names_and_two_of_one_name_stay_two_peers(swarm):
+async def test_nodes_exchange_profiles_and_equal_names_remain_distinct_peers(swarm):
     profiles = {"anna": ANNA, "ben": BEN, "mallory": BEN, "carla": None}
     for name, profile in profiles.items():
         await swarm.join(name, profile=profile)
@@ -56,60 +56,60 @@ async def test_members_tell_each_other_their_names_and_two_of_one_name_stay_two_
     for node in swarm.nodes:
         peers = node.member.status().peers
         assert len(peers) == len({p.peer_id for p in peers}) == len({p.author for p in peers}) == 3
-        assert {node.transport.peer_id: named[node.transport.peer_id], **told(node)} == named
-    assert unblamed(swarm.nodes[0])
+        assert {node.transport.peer_id: named[node.transport.peer_id], **visible(node)} == named
+    assert no_refusal(swarm.nodes[0])
 
 
-async def test_each_is_asked_once_an_hour_and_shows_what_it_tells_then(swarm, anna, ben) -> None:
+async def test_node_requests_a_profile_hourly_and_shows_the_latest(swarm, anna, ben) -> None:
     benjamin = replace(BEN, name="benjamin")
-    tells = [*(sign_profile(each, ben.identity, SWARM) for each in (BEN, benjamin)), b"nothing"]
-    asked = serves(ben, lambda: tells[len(asked) - 1])
+    replies = [*(sign_profile(each, ben.identity, SWARM) for each in (BEN, benjamin)), b"nothing"]
+    askers = serves(ben, lambda: replies[len(askers) - 1])
     for times, shown in enumerate((BEN, benjamin, None), 1):
         for _ in range(10):
             await meet(anna)
-        assert len(asked) == times
-        assert told(anna) == {ben.transport.peer_id: shown}
+        assert len(askers) == times
+        assert visible(anna) == {ben.transport.peer_id: shown}
         await swarm.clock.advance(AGAIN_SECONDS)
 
 
-async def test_an_older_peer_without_profiles_is_asked_ever_less_and_not_blamed(swarm, anna, old):
+async def test_node_retries_a_peer_without_profiles_rarely_and_without_penalty(swarm, anna, old):
     old.publish()
     await old.member.step()
     await anna.member.step()
-    tried: list[str] = []
+    requests: list[str] = []
     request = anna.transport.request
 
-    async def noted(peer: str, protocol: str, *rest: object, **options: object) -> bytes:
-        tried.append(protocol)
+    async def recorded(peer: str, protocol: str, *rest: object, **options: object) -> bytes:
+        requests.append(protocol)
         return await request(peer, protocol, *rest, **options)
 
-    anna.transport.request = noted
+    anna.transport.request = recorded
     for _ in range(60):
         await anna.member.meet()
         await swarm.clock.advance(EPOCH_SECONDS)
-    assert 3 <= tried.count(PROFILE_STREAM) <= 8
-    assert told(anna)[old.transport.peer_id] is None
+    assert 3 <= requests.count(PROFILE_STREAM) <= 8
+    assert visible(anna)[old.transport.peer_id] is None
     account = anna.accounts.get(old.identity.author)
     assert (account.penalties, dict(account.refused)) == (0, {})
-    assert unblamed(anna)
+    assert no_refusal(anna)
 
 
-async def test_nobody_of_another_swarm_is_asked(anna, stranger) -> None:
+async def test_node_skips_peers_in_other_swarms(anna, stranger) -> None:
     elsewhere = sign_manifest(manifest(name="elsewhere"), CREATOR)
     answers(stranger, MANIFEST_STREAM, lambda: elsewhere)
-    asked = serves(stranger, lambda: sign_profile(ANNA, stranger.identity, SWARM))
+    askers = serves(stranger, lambda: sign_profile(ANNA, stranger.identity, SWARM))
     await meet(anna)
-    assert asked == []
+    assert askers == []
 
 
-async def test_mallory_does_not_pass_for_another_by_serving_the_profile_of_that_one(swarm, anna):
+async def test_node_rejects_a_profile_replayed_by_another_author(swarm, anna):
     ben = await swarm.join("ben", profile=BEN)
     mallory = await swarm.join("mallory")
     replayed = sign_profile(BEN, ben.identity, SWARM)
-    asked = serves(mallory, lambda: replayed)
+    askers = serves(mallory, lambda: replayed)
     await meet(anna)
-    assert asked == [anna.transport.peer_id]
-    assert told(anna) == {ben.transport.peer_id: BEN, mallory.transport.peer_id: None}
+    assert askers == [anna.transport.peer_id]
+    assert visible(anna) == {ben.transport.peer_id: BEN, mallory.transport.peer_id: None}
     assert anna.count("profiles_refused{reason=other_author}") == 1
 
 
@@ -126,10 +126,10 @@ MALLORYS = sign_profile(BEN, identity("mallory"), SWARM)
     ],
     ids=["forged", "of another swarm", "of another kind", "no bytes"],
 )
-async def test_mallory_forges_nothing_that_is_shown(anna, mallory, forged, reason):
+async def test_node_rejects_an_invalid_profile(anna, mallory, forged, reason):
     serves(mallory, lambda: forged)
     await meet(anna)
-    assert told(anna) == {mallory.transport.peer_id: None}
+    assert visible(anna) == {mallory.transport.peer_id: None}
     assert anna.count(f"profiles_refused{{reason={reason}}}") == 1
 
 
@@ -149,24 +149,24 @@ async def test_mallory_forges_nothing_that_is_shown(anna, mallory, forged, reaso
         "e" * 49,
     ],
 )
-async def test_eves_texts_that_act_are_refused_whole(anna, eve, text: str) -> None:
+async def test_node_rejects_profile_with_unsafe_text(anna, eve, text: str) -> None:
     wire = {"name": text, "line": "", "model": "", "version": "", "made": 1.7e9}
     serves(eve, lambda: envelope.close(envelope.PROFILE, SWARM, eve.identity, encode(wire)))
     await meet(anna)
-    assert told(anna) == {eve.transport.peer_id: None}
+    assert visible(anna) == {eve.transport.peer_id: None}
     (refused,) = (n for n in anna.counters.snapshot() if n.startswith("profiles_refused"))
     assert refused.partition("reason=")[2] in ("bad_schema}", "too_large}")
 
 
-async def test_flos_ten_megabytes_are_not_read_and_she_is_left_alone(anna, flo) -> None:
-    asked = serves(flo, lambda: bytes(10_000_000))
+async def test_node_does_not_read_or_retry_a_10_megabyte_profile(anna, flo) -> None:
+    askers = serves(flo, lambda: bytes(10_000_000))
     for _ in range(8):
         await meet(anna)
-    assert (len(asked), anna.count("profiles_refused{reason=response_too_large}")) == (1, 1)
+    assert (len(askers), anna.count("profiles_refused{reason=response_too_large}")) == (1, 1)
     assert anna.transport.bytes_in < 100_000
 
 
-async def test_flo_who_never_finishes_holds_up_no_other(swarm, anna) -> None:
+async def test_stalled_profile_delays_no_other_profile(swarm, anna) -> None:
     ben = await swarm.join("ben", profile=BEN)
     flo = await swarm.join("flo")
 
@@ -178,14 +178,14 @@ async def test_flo_who_never_finishes_holds_up_no_other(swarm, anna) -> None:
     await anna.member.meet()
     meeting = asyncio.ensure_future(anna.member.meet())
     await swarm.clock.advance(1.0)
-    assert told(anna)[ben.transport.peer_id] == BEN
+    assert visible(anna)[ben.transport.peer_id] == BEN
     assert not meeting.done()
     await swarm.clock.advance(30.0)
     await meeting
     assert anna.count("profiles_refused{reason=deadline}") == 1
 
 
-async def test_what_one_told_who_is_gone_is_shown_for_a_day_and_no_longer(swarm, anna) -> None:
+async def test_node_keeps_a_disconnected_peers_profile_for_one_day(swarm, anna) -> None:
     profiles = profiles_of(anna)
     ben = await swarm.join("ben", profile=BEN)
     await profiles.look(lambda peer: True)
@@ -196,25 +196,25 @@ async def test_what_one_told_who_is_gone_is_shown_for_a_day_and_no_longer(swarm,
     assert profiles.of(ben.transport.peer_id) is None
 
 
-async def test_of_a_flood_of_profiles_few_are_kept_and_those_connected_longest(swarm, monkeypatch):
+async def test_profile_store_is_bounded_and_keeps_longest_connected_peers(swarm, monkeypatch):
     monkeypatch.setattr("swarm.exchange.MOST", 4)
     anna = await swarm.join("anna")
     profiles = profiles_of(anna)
-    gone = [await swarm.join(f"gone {n}", profile=BEN) for n in range(3)]
+    offline = [await swarm.join(f"gone {n}", profile=BEN) for n in range(3)]
     await profiles.look(lambda peer: True)
-    for node in gone:
+    for node in offline:
         await node.transport.close()
-    there = [await swarm.join(f"honest {n}", profile=ANNA) for n in range(4)]
+    online = [await swarm.join(f"honest {n}", profile=ANNA) for n in range(4)]
     await profiles.look(lambda peer: True)
     flood = [await swarm.join(f"flo {n}", profile=BEN) for n in range(8)]
     for _ in range(5):
         await profiles.look(lambda peer: True)
-    told = [profiles.of(node.transport.peer_id) for node in (*gone, *there, *flood)]
-    assert told == [None] * 3 + [ANNA] * 4 + [None] * 8
+    visible = [profiles.of(node.transport.peer_id) for node in (*offline, *online, *flood)]
+    assert visible == [None] * 3 + [ANNA] * 4 + [None] * 8
     assert anna.count("profiles_without_room") == 8
 
 
-async def test_a_node_serves_its_profile_within_its_budget_and_to_few_at_a_time(swarm):
+async def test_node_refuses_profile_requests_over_its_upload_budget(swarm):
     anna = await swarm.join("anna", profile=ANNA, upload_rate=1.0)
     flo = await swarm.join("flo")
     refused = 0

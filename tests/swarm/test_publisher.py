@@ -1,4 +1,4 @@
-"""The outbox: every own group leaves in one frame, and frames are served within bounds."""
+"""The outbox puts each local group into one frame, and serves within bounds."""
 
 import asyncio
 import random
@@ -31,7 +31,7 @@ def offer(number: int, size: int = 100) -> Offer:
     return Offer(bytes([number]) * 32, size, 2, bytes(8), 1)
 
 
-def test_groups_wait_in_order_with_their_origin(outbox):
+def test_outbox_keeps_group_order_and_origin(outbox):
     newer = replace(ORIGIN, policy_step=4)
     outbox.put([group(1), group(2)], ORIGIN)
     outbox.put([group(3)], newer)
@@ -41,7 +41,7 @@ def test_groups_wait_in_order_with_their_origin(outbox):
     assert outbox.take(ALL) == waiting
 
 
-def test_a_kept_frame_is_served_and_its_groups_wait_no_longer_nor_give_up_their_numbers(outbox):
+def test_kept_frame_removes_its_groups_and_their_numbers_are_not_reused(outbox):
     outbox.put([group(1), group(2), group(3)], ORIGIN)
     first, second, third = outbox.take(ALL)
     outbox.keep(offer(1), b"frame one", START, [first.number, second.number])
@@ -53,7 +53,7 @@ def test_a_kept_frame_is_served_and_its_groups_wait_no_longer_nor_give_up_their_
     assert outbox.take(ALL)[0].number > third.number
 
 
-def test_groups_and_frames_survive_a_restart_and_the_youngest_are_offered_first(path, counters):
+def test_outbox_survives_a_restart_and_offers_newest_frames_first(path, counters):
     journal = Journal(path, VirtualClock(START))
     outbox = Outbox(journal, counters)
     outbox.put([group(1)], ORIGIN)
@@ -65,7 +65,7 @@ def test_groups_and_frames_survive_a_restart_and_the_youngest_are_offered_first(
     assert again.offers(4) == [offer(5), offer(4), offer(3), offer(2)]
 
 
-def test_what_nobody_would_take_any_more_is_dropped_and_counted(outbox, counters):
+def test_outbox_drops_and_counts_expired_groups_and_frames(outbox, counters):
     outbox.put([group(1, epoch=4), group(1, epoch=5)], ORIGIN)
     outbox.keep(offer(1), b"old", START, [])
     outbox.keep(offer(2), b"young", START + 10, [])
@@ -76,7 +76,7 @@ def test_what_nobody_would_take_any_more_is_dropped_and_counted(outbox, counters
     assert counters.snapshot() == {f"outbox_dropped{{reason={each}}}": 1 for each in reasons}
 
 
-def test_frames_and_waiting_groups_are_bounded_in_bytes_and_the_youngest_stay(outbox):
+def test_outbox_bounds_bytes_and_keeps_the_newest_groups_and_frames(outbox):
     for number in range(5):
         outbox.keep(offer(number, size=100), bytes(100), START + number, [])
     outbox.put([group(i) for i in range(50)], ORIGIN)
@@ -89,22 +89,22 @@ def test_frames_and_waiting_groups_are_bounded_in_bytes_and_the_youngest_stay(ou
     assert outbox.offers(9) == [offer(4), offer(3)]
 
 
-def test_a_group_that_no_reader_could_open_is_dropped_and_the_others_wait(outbox, counters):
+def test_outbox_drops_a_malformed_group_and_keeps_the_others(outbox, counters):
     outbox.put([group(1, rewards=(float("nan"), 0.0)), group(2)], ORIGIN)
     assert [w.group for w in outbox.take(ALL)] == [group(2)]
     assert counters.snapshot() == {"outbox_dropped{reason=group_refused}": 1}
 
 
-def test_a_group_too_long_for_any_frame_waits_as_text_alone_and_is_counted(outbox, counters):
+def test_outbox_strips_tokens_from_a_group_too_long_for_a_frame(outbox, counters):
     long = long_group(28_000, 16)
     outbox.put([long, group(2)], ORIGIN)
     assert [w.group for w in outbox.take(ALL)] == [without_tokens(long), group(2)]
     assert counters.snapshot() == {"groups_without_tokens": 1}
 
 
-def test_the_youngest_groups_are_taken_as_far_as_there_is_room(outbox):
+def test_take_returns_the_newest_groups_that_fit(outbox):
     outbox.put(map(group, range(5)), ORIGIN)
-    assert [w.group for w in outbox.take(1)] == [group(4)], "one in any case"
+    assert [w.group for w in outbox.take(1)] == [group(4)], "at least one group is returned"
     (one,) = outbox.take(1)
     size = len(pack_waiting(one.group, one.origin))
     assert [w.group for w in outbox.take(2 * size)] == [group(3), group(4)]
@@ -118,36 +118,36 @@ async def start_of_epoch(swarm: MemorySwarm) -> None:
     await swarm.clock.advance(EPOCH_SECONDS - swarm.clock.time() % EPOCH_SECONDS)
 
 
-async def test_what_comes_between_two_turns_is_announced_before_the_next(swarm, anna) -> None:
+async def test_groups_published_between_turns_are_announced_early(swarm, anna) -> None:
     await start_of_epoch(swarm)
     async with running(anna):
         await swarm.clock.advance(EARLY)
         announced = anna.count("announced")
-        await in_a_thread(anna)
+        await async_publish(anna)
         await swarm.clock.advance(EARLY)
         assert (anna.count("frames_sealed"), anna.count("announced")) == (1, announced + 1)
 
 
-async def test_a_node_without_news_announces_once_an_epoch(swarm, anna) -> None:
+async def test_idle_node_announces_once_per_time_slot(swarm, anna) -> None:
     await start_of_epoch(swarm)
     async with running(anna):
         await swarm.clock.advance(5.5 * EPOCH_SECONDS)
         assert anna.count("announced") == 6
 
 
-async def test_a_member_does_not_run_twice(swarm, anna) -> None:
+async def test_member_rejects_a_second_run(swarm, anna) -> None:
     async with running(anna):
         await swarm.clock.advance(EARLY)
         with pytest.raises(RuntimeError, match="already listening"):
             await anna.member.run()
 
 
-async def in_a_thread(node: Node) -> None:
-    """Publish as a learner does, and let the loop hear of it."""
+async def async_publish(node: Node) -> None:
+    """Publish from a thread, as a learner does, and let the loop run."""
     await asyncio.to_thread(node.publish)
 
 
-async def test_a_node_with_news_at_all_times_announces_in_turns_four_times_an_epoch(swarm, anna):
+async def test_busy_node_announces_four_times_per_time_slot(swarm, anna):
     await start_of_epoch(swarm)
     await swarm.clock.advance(EARLY)
     async with running(anna):
@@ -159,7 +159,7 @@ async def test_a_node_with_news_at_all_times_announces_in_turns_four_times_an_ep
         assert anna.outbox.take(1 << 20) == []
 
 
-async def test_news_wait_for_a_turn_once_others_went_out_a_moment_before(swarm, anna) -> None:
+async def test_new_groups_wait_for_a_turn_after_a_recent_announcement(swarm, anna) -> None:
     await start_of_epoch(swarm)
     async with running(anna):
         await swarm.clock.advance(EARLY)
@@ -172,17 +172,17 @@ async def test_news_wait_for_a_turn_once_others_went_out_a_moment_before(swarm, 
         assert anna.count("frames_sealed") == 2
 
 
-async def test_what_comes_while_the_network_stands_still_goes_out_when_it_runs_again(swarm, anna):
+async def test_groups_published_while_stopped_are_sent_after_the_restart(swarm, anna):
     async with running(anna):
         await swarm.clock.advance(EARLY)
-    await in_a_thread(anna)
+    await async_publish(anna)
     assert len(anna.outbox.take(1 << 20)) == 1
     async with running(anna):
         await swarm.clock.advance(EARLY)
         assert anna.outbox.take(1 << 20) == []
 
 
-def test_a_loop_that_was_closed_is_not_told(swarm: MemorySwarm) -> None:
+def test_publish_works_after_the_loop_ends(swarm: MemorySwarm) -> None:
     async def scenario() -> Node:
         async with running(anna := await swarm.join("anna")):
             await swarm.clock.advance(EARLY)
@@ -194,14 +194,14 @@ def test_a_loop_that_was_closed_is_not_told(swarm: MemorySwarm) -> None:
 
 
 BLANKS = " " * (1 << 16)
-OVER = {
+LARGE = {
     "an answer of too much text": ("even", BLANKS + "x"),
     "too many answers": ("even", "odd") * 32 + ("even",),
 }
 
 
-@pytest.mark.parametrize("texts", OVER.values(), ids=OVER)
-async def test_a_group_that_the_manifest_forbids_stays_here(swarm, anna, ben, texts, caplog):
+@pytest.mark.parametrize("texts", LARGE.values(), ids=LARGE)
+async def test_node_drops_groups_over_manifest_limits(swarm, anna, ben, texts, caplog):
     anna.publish(3)
     anna.publish(1, texts)
     for _ in range(4):
@@ -213,9 +213,9 @@ async def test_a_group_that_the_manifest_forbids_stays_here(swarm, anna, ben, te
     assert ben.accounts.get(anna.identity.author).penalties == 0
 
 
-async def test_who_writes_more_than_an_epoch_takes_gives_the_youngest_groups() -> None:
-    chance = random.Random(1)
-    letters = "".join(chance.choices("0123456789abcdefghijklmnopqrstuvwxyz", k=16_000))
+async def test_overproducing_node_sends_its_newest_groups() -> None:
+    rng = random.Random(1)
+    letters = "".join(rng.choices("0123456789abcdefghijklmnopqrstuvwxyz", k=16_000))
     texts = letters, letters[::-1] + "x"
     swarm = MemorySwarm(max_frame_bytes=1 << 16)
     anna, ben = await swarm.join("anna"), await swarm.join("ben")

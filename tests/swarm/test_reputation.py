@@ -1,4 +1,4 @@
-"""Accounts: what authors did is remembered, penalties fade, and bans end."""
+"""Accounts: authors' actions are remembered, penalties decay, and bans end."""
 
 import inspect
 
@@ -39,13 +39,13 @@ def accounts(clock) -> Accounts:
     return Accounts(Journal(":memory:", clock), clock)
 
 
-def test_a_stranger_has_an_empty_account_and_is_not_banned(accounts):
+def test_unknown_author_has_an_empty_account_without_a_ban(accounts):
     assert accounts.get(ANNA) == Account(ANNA)
     assert not accounts.banned(ANNA)
     assert accounts.snapshot() == []
 
 
-def test_bytes_groups_refusals_and_time_of_verification_add_up(accounts, clock):
+def test_account_sums_bytes_groups_refusals_and_verifier_time(accounts, clock):
     accounts.count_bytes(ANNA, received=100)
     accounts.count_bytes(ANNA, received=20, sent=7)
     assert accounts.get(ANNA).admitted_at == 0.0
@@ -65,7 +65,7 @@ def test_bytes_groups_refusals_and_time_of_verification_add_up(accounts, clock):
     assert (anna.admitted_at, anna.touched) == (START, START + 5.0)
 
 
-def test_a_forger_is_banned_at_once_and_released_when_its_penalties_have_faded(accounts, clock):
+def test_forger_is_banned_immediately_until_its_penalties_decay(accounts, clock):
     accounts.refuse(ANNA, "bad_signature")
     assert accounts.banned(ANNA)
     wait(clock, 2.3 * PENALTY_HALF_LIFE_S)
@@ -79,7 +79,7 @@ def test_a_forger_is_banned_at_once_and_released_when_its_penalties_have_faded(a
     assert not is_banned(account, START + 2 * PENALTY_HALF_LIFE_S)
 
 
-def test_a_ban_says_how_to_undo_what_updates_used_of_the_peer(accounts, caplog):
+def test_ban_logs_how_to_undo_updates_with_the_peers_groups(accounts, caplog):
     accounts.prove([(ANNA, 0.5)])
     for author in (ANNA, BEN, ANNA):
         accounts.refuse(author, "bad_signature")
@@ -92,7 +92,7 @@ def test_a_ban_says_how_to_undo_what_updates_used_of_the_peer(accounts, caplog):
     ]
 
 
-def test_no_penalty_and_nothing_earned_during_a_ban_ends_it(accounts, clock):
+def test_neither_penalties_nor_useful_groups_end_a_ban(accounts, clock):
     accounts.refuse(ANNA, "bad_signature")
     wait(clock, PENALTY_HALF_LIFE_S)
     accounts.refuse(ANNA, "reward_mismatch")
@@ -102,7 +102,7 @@ def test_no_penalty_and_nothing_earned_during_a_ban_ends_it(accounts, clock):
     assert (accounts.reputation(ANNA), set(accounts.reputations())) == (0.0, {BEN})
 
 
-def test_a_few_lies_or_many_far_apart_are_borne_and_five_at_once_are_not(accounts, clock):
+def test_five_quick_false_claims_ban_an_author_but_rare_ones_do_not(accounts, clock):
     accounts.refuse(ANNA, "reward_mismatch", 4)
     assert not accounts.banned(ANNA)
     accounts.refuse(ANNA, "reward_mismatch")
@@ -113,20 +113,20 @@ def test_a_few_lies_or_many_far_apart_are_borne_and_five_at_once_are_not(account
     assert not accounts.banned(BEN)
 
 
-def test_what_is_not_the_authors_fault_never_bans(accounts):
+def test_refusals_without_fault_never_cause_a_ban(accounts):
     for reason in [reason for reason, weight in PENALTIES.items() if weight == 0]:
         accounts.refuse(ANNA, reason, 10_000)
     assert not accounts.banned(ANNA)
 
 
-def test_every_reason_of_protocol_pull_admission_and_judge_has_its_line_in_the_table():
-    codes = {kind.code for _, kind in inspect.getmembers(errors, inspect.isclass)}
+def test_penalty_table_covers_every_refusal_reason():
+    codes = {cls.code for _, cls in inspect.getmembers(errors, inspect.isclass)}
     named = {v for n, v in vars(verification_module).items() if n.isupper() and isinstance(v, str)}
     assert codes | named | {fault.code for fault in AUTHORS_FAULT} <= set(PENALTIES)
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e5), st.sampled_from([1.0, 5.0])), max_size=30))
-def test_a_ban_ends_within_six_half_lives_whatever_came_before(penalties):
+def test_every_ban_ends_within_six_half_lives(penalties):
     account, now = Account(ANNA), START
     for pause, weight in penalties:
         now += pause
@@ -139,7 +139,7 @@ def test_a_ban_ends_within_six_half_lives_whatever_came_before(penalties):
     assert penalized(Account(ANNA), 1000.0, START).penalties == MAX_PENALTIES
 
 
-def test_what_is_forgotten_of_an_author_is_all_and_of_others_nothing(accounts, clock, monkeypatch):
+def test_evicted_account_is_removed_completely_and_others_stay(accounts, clock, monkeypatch):
     monkeypatch.setattr(reputation, "MAX_ACCOUNTS", 2)
     for author in (ANNA, BEN, b"\xcc" * 32):
         accounts.refuse(author, "stale_epoch")
@@ -151,7 +151,7 @@ def test_what_is_forgotten_of_an_author_is_all_and_of_others_nothing(accounts, c
 
 
 @pytest.mark.parametrize("hours", [0.0, 24.0])
-def test_keys_once_banned_keep_no_newcomer_from_being_proven(accounts, clock, monkeypatch, hours):
+def test_banned_keys_do_not_stop_an_author_from_being_proven(accounts, clock, monkeypatch, hours):
     monkeypatch.setattr(reputation, "MAX_ACCOUNTS", 3)
     for number in range(3):
         accounts.refuse(bytes([number]) * 32, "bad_signature")
@@ -163,23 +163,23 @@ def test_keys_once_banned_keep_no_newcomer_from_being_proven(accounts, clock, mo
     assert accounts.proven() == {ANNA}
 
 
-def test_an_author_has_reputation_once_four_useful_groups_were_learned_from(accounts, clock):
+def test_author_is_proven_after_4_useful_groups_until_reputation_decays(accounts, clock):
     accounts.admit(ANNA, 1000)
     assert accounts.reputation(ANNA) == 0.0
     accounts.prove([(ANNA, 1.0)] * 3)
     assert 0.0 < accounts.reputation(ANNA) < PROVEN
     assert accounts.proven() == frozenset()
-    left = accounts.get(ANNA).reputation.earned * (1.0 - 1.0 / MEMORY)
-    accounts.prove([(ANNA, PROVEN * FULL - left), (BEN, 0.0)])
+    rest = accounts.get(ANNA).reputation.earned * (1.0 - 1.0 / MEMORY)
+    accounts.prove([(ANNA, PROVEN * FULL - rest), (BEN, 0.0)])
     assert (accounts.reputation(ANNA), accounts.proven()) == (PROVEN, {ANNA})
     accounts.prove([(ANNA, 1.0)] * 12)
     wait(clock, 12 * 3600.0)
-    assert accounts.proven() == {ANNA}, "it outlives a night"
+    assert accounts.proven() == {ANNA}, "the reputation lasts through a night"
     wait(clock, 30 * 86400.0)
-    assert accounts.proven() == frozenset(), "and not a month"
+    assert accounts.proven() == frozenset(), "the reputation does not last a month"
 
 
-def test_reputation_goes_with_lies_and_a_ban_takes_it_for_good(accounts, clock):
+def test_false_claims_reduce_reputation_and_a_ban_erases_it(accounts, clock):
     accounts.prove([(ANNA, 1.0)] * 12)
     accounts.refuse(ANNA, "reward_mismatch", 3)
     assert accounts.proven() == frozenset()
@@ -191,7 +191,7 @@ def test_reputation_goes_with_lies_and_a_ban_takes_it_for_good(accounts, clock):
     assert accounts.reputation(ANNA) == 0.0
 
 
-def test_what_is_ignored_is_what_is_banned_or_blocked_now(accounts, clock):
+def test_ignored_authors_are_banned_or_blocked_authors(accounts, clock):
     accounts.refuse(ANNA, "bad_signature")
     accounts.refuse(BEN, "reward_mismatch")
     assert accounts.ignored() == {ANNA}
@@ -201,7 +201,7 @@ def test_what_is_ignored_is_what_is_banned_or_blocked_now(accounts, clock):
     assert accounts.ignored() == {BEN}
 
 
-def test_an_author_earns_nothing_while_it_is_banned(accounts, clock):
+def test_author_earns_no_reputation_while_banned(accounts, clock):
     accounts.refuse(ANNA, "bad_signature")
     accounts.prove([(ANNA, 1.0)] * 12)
     wait(clock, 6 * PENALTY_HALF_LIFE_S)
@@ -210,7 +210,7 @@ def test_an_author_earns_nothing_while_it_is_banned(accounts, clock):
     assert accounts.reputation(ANNA) > 0.0
 
 
-def test_strangers_push_out_no_ban_and_no_proven_author_however_idle(accounts, clock, monkeypatch):
+def test_unknown_authors_evict_no_banned_or_proven_account(accounts, clock, monkeypatch):
     monkeypatch.setattr(reputation, "MAX_ACCOUNTS", 3)
     accounts.refuse(ANNA, "bad_signature")
     for number in range(10):
@@ -225,7 +225,7 @@ def test_strangers_push_out_no_ban_and_no_proven_author_however_idle(accounts, c
     assert (accounts.proven(), len(accounts.snapshot())) == ({BEN}, 3)
 
 
-def test_whose_groups_were_used_is_known_with_what_is_left_of_what_they_earned(accounts, clock):
+def test_tried_lists_authors_with_their_decayed_earnings(accounts, clock):
     accounts.admit(b"\xcc" * 32, 1)
     accounts.prove([(ANNA, 1.0), (BEN, 0.0)])
     assert accounts.tried() == {ANNA: 1.0, BEN: 0.0}
@@ -234,7 +234,7 @@ def test_whose_groups_were_used_is_known_with_what_is_left_of_what_they_earned(a
 
 
 @pytest.mark.parametrize("used", [True, False])
-def test_a_penalized_author_is_never_untried_but_one_slow_text_is_ignored(accounts, clock, used):
+def test_penalized_author_counts_as_tried_but_one_slow_text_does_not(accounts, clock, used):
     if used:
         accounts.prove([(ANNA, 1.0)])
     accounts.refuse(ANNA, "bad_signature")
@@ -246,7 +246,7 @@ def test_a_penalized_author_is_never_untried_but_one_slow_text_is_ignored(accoun
         wait(clock, 2 * LONGEST_BAN_S)
     assert not accounts.banned(ANNA), "the ban has ended"
     accounts.prove([(ANNA, 1.0)])
-    assert accounts.tried()[ANNA] == 1.0, "what it earns then counts"
+    assert accounts.tried()[ANNA] == 1.0, "reputation earned after a ban counts"
 
 
 usefulness = st.floats(0, 1)
@@ -266,7 +266,7 @@ def after(*values: float) -> Reputation:
 
 
 @given(histories, usefulness, usefulness, st.floats(0, 2 * BAR_AT))
-def test_reputation_is_from_none_to_all_and_grows_with_usefulness(history, less, more, penalties):
+def test_reputation_stays_in_0_to_1_and_grows_with_usefulness(history, less, more, penalties):
     reputation, now = Reputation(), START
     for pause, value in history:
         now += pause
@@ -279,19 +279,19 @@ def test_reputation_is_from_none_to_all_and_grows_with_usefulness(history, less,
     assert reputation_of(reputation, now + REPUTATION_HALF_LIFE_S) <= PROVEN
 
 
-def test_four_useful_groups_prove_and_eight_useless_ones_undo_it_and_less_than_a_quarter_never():
+def test_proof_takes_four_useful_groups_and_ends_after_eight_useless_ones():
     assert reputation_of(after(*[1.0] * 3)) < PROVEN <= reputation_of(after(*[1.0] * 4))
     assert reputation_of(after(*[1.0] * 100, *[0.0] * 8)) < PROVEN
     assert reputation_of(after(*[0.24] * 500)) < PROVEN <= reputation_of(after(*[0.3] * 500))
 
 
-def test_what_is_no_share_and_what_is_beyond_the_full_proof_and_a_clock_put_back_earn_nothing():
+def test_invalid_or_excess_usefulness_and_a_clock_set_back_earn_nothing():
     assert [after(float(value)).earned for value in ("nan", "inf", "-3")] == [0.0] * 3
     reputation = after(*[2.0] * 100)
     assert (reputation.earned, reputation_of(reputation, START - 1e9)) == (FULL, 1.0)
 
 
-def test_half_of_the_penalties_that_ban_halve_the_reputation_and_time_halves_what_is_earned():
+def test_half_the_ban_penalty_and_one_half_life_each_halve_reputation():
     reputation = after(*[1.0] * 4)
     half = reputation_of(reputation, penalties=BAR_AT / 2)
     assert half == pytest.approx(reputation_of(reputation) / 2)

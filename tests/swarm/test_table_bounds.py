@@ -1,4 +1,4 @@
-"""Every table that grows with what peers send has a bound that no manifest moves."""
+"""Each table that grows with peer data has a bound that no manifest changes."""
 
 from dataclasses import replace
 
@@ -19,14 +19,14 @@ from tests.swarm.network_parts import ORIGIN
 
 PEERS, SEEN, REASONS = 100, 64, ("replay", "timeout", "equivocation", "stale_epoch")
 OTHERS = {"seen": SEEN, "accounts": 8, "refusals": 8 * len(PENALTIES), "pool": 16, "used": 20}
-OWN = {"waiting": 8, "frames": 10, "draws": 11, "numbers": 4, "begun": 0, "written": 0}
-BOUNDS = OTHERS | OWN | {"sqlite_sequence": 1}
-"""Most rows of every table of a journal, under the limits below."""
+LOCAL = {"waiting": 8, "frames": 10, "draws": 11, "numbers": 4, "begun": 0, "written": 0}
+BOUNDS = OTHERS | LOCAL | {"sqlite_sequence": 1}
+"""Maximum rows of every table of a journal, under the limits below."""
 
 
 @pytest.fixture
 def gate(monkeypatch) -> Gate:
-    """A gate of a swarm whose groups are never too old, with smaller limits than usual."""
+    """Return a gate without a maximum group age, with smaller limits than usual."""
     monkeypatch.setattr(admission, "MAX_SEEN", SEEN)
     for name in ("MAX_ACCOUNTS", "MAX_TALLIED"):
         monkeypatch.setattr(reputation, name, 8)
@@ -44,33 +44,33 @@ def rows(of: Journal) -> dict[str, int]:
     return {name: of.read(f"SELECT count(*) FROM {name}")[0][0] for name in names}
 
 
-def test_no_table_grows_beyond_its_bound_whatever_the_manifest_says(gate: Gate) -> None:
-    kept, counts = gate.journal, RefusalCounts()
-    accounts = Accounts(kept, gate.clock, counts.refused)
-    pool = Pool(kept, 16, 1e9, gate.clock, gate.counters, kept_uses=20)
-    outbox = Outbox(kept, gate.counters)
+def test_tables_stay_bounded_despite_a_huge_maximum_group_age(gate: Gate) -> None:
+    store, counts = gate.journal, RefusalCounts()
+    accounts = Accounts(store, gate.clock, counts.refused)
+    pool = Pool(store, 16, 1e9, gate.clock, gate.counters, kept_uses=20)
+    outbox = Outbox(store, gate.counters)
     for number in range(PEERS):
         peer, epoch = Peer(gate), NOW - PEERS + number
-        told = [peer.group(index, ("1", "refuse:timeout"), epoch=epoch) for index in range(2)]
-        told += [peer.group(index, epoch=epoch) for index in range(2, 4)]
-        pool.add(gate.admission.examine(peer.frame(*told), peer.author))
-        taken = [each.key for each in pool.consume(pool.fresh()[:1], number)]
-        pool.record_update(number, [(epoch, number)], taken)
+        groups = [peer.group(index, ("1", "refuse:timeout"), epoch=epoch) for index in range(2)]
+        groups += [peer.group(index, epoch=epoch) for index in range(2, 4)]
+        pool.add(gate.admission.examine(peer.frame(*groups), peer.author))
+        consumed = [each.key for each in pool.consume(pool.fresh()[:1], number)]
+        pool.record_update(number, [(epoch, number)], consumed)
         for reason in REASONS:
             accounts.refuse(peer.author, reason)
-        kept.next_indexes(epoch, 1, 9)
+        store.next_indexes(epoch, 1, 9)
         outbox.put([group(number)], ORIGIN)
         outbox.keep(Offer(bytes([number] * 32), 200, 1, b"\0" * 8, 1), b"frame", number, [])
         outbox.prune(oldest_epoch=0, oldest_frame=0.0, max_bytes=2000)
-    found = rows(kept)
-    assert found.keys() == BOUNDS.keys()
-    assert {name: count for name, count in found.items() if count > BOUNDS[name]} == {}
+    sizes = rows(store)
+    assert sizes.keys() == BOUNDS.keys()
+    assert {name: count for name, count in sizes.items() if count > BOUNDS[name]} == {}
     assert len(counts.take()) <= reputation.MAX_TALLIED + len(REASONS)
     assert len(gate.shown.take()) == KEPT
     assert len(pool.arrived()) <= 16
 
 
-def test_a_sample_that_had_to_be_forgotten_is_not_admitted_again_and_new_ones_are(gate) -> None:
+def test_evicted_sample_is_not_readmitted_and_new_samples_are_admitted(gate) -> None:
     peer = Peer(gate)
     frames = [
         peer.frame(*(peer.group(index, epoch=epoch) for index in range(4)))

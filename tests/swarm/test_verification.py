@@ -1,4 +1,4 @@
-"""Verification time: bounded for a frame, an author and all newcomers, and given out in turn."""
+"""Verification time is bounded per frame, per author and for unproven authors."""
 
 import asyncio
 
@@ -16,16 +16,16 @@ requests = st.lists(st.tuples(authors, st.floats(0, 20)), max_size=80)
 
 
 @given(requests, st.frozensets(st.sampled_from([ANNA, BEN])))
-def test_no_frame_no_author_and_not_the_newcomers_together_exceed_their_time(asked, proven):
+def test_frames_authors_and_all_unproven_authors_stay_within_time_budgets(asked, proven):
     budget = VerificationBudget(EPOCH)
     budget.begin(1)
     spent: dict[bytes, float] = {}
     for author, wanted in asked:
         left = budget.left(author, 0.0, proven=author in proven)
         assert left == 0.0 or LEAST_SECONDS <= left <= budget.frame_seconds
-        taken = min(wanted, left)
-        budget.charge(author, taken, proven=author in proven)
-        spent[author] = spent.get(author, 0.0) + taken
+        used = min(wanted, left)
+        budget.charge(author, used, proven=author in proven)
+        spent[author] = spent.get(author, 0.0) + used
     assert max(spent.values(), default=0.0) <= EPOCH / 8 + 1e-9
     assert sum(s for a, s in spent.items() if a not in proven) <= EPOCH / 8 + 1e-9
     for author in proven:
@@ -33,7 +33,7 @@ def test_no_frame_no_author_and_not_the_newcomers_together_exceed_their_time(ask
         assert left > 0 or spent[author] > EPOCH / 8 - LEAST_SECONDS
 
 
-def test_an_epoch_begins_with_the_whole_budget_of_which_proven_authors_take_no_newcomers_part():
+def test_time_slot_resets_budgets_and_proven_authors_leave_unproven_share():
     budget = VerificationBudget(EPOCH)
     whole = budget.frame_seconds
     budget.begin(1)
@@ -51,7 +51,7 @@ def test_an_epoch_begins_with_the_whole_budget_of_which_proven_authors_take_no_n
 
 
 def order_of(*waiting: tuple[bytes, bool], spent: dict[bytes, float]) -> list[bytes]:
-    """In which order those who wait are served while somebody holds the judge."""
+    """Return the order in which waiting requests are served after the first one."""
     budget = VerificationBudget(EPOCH)
     for author, seconds in spent.items():
         budget.charge(author, seconds, proven=True)
@@ -72,7 +72,7 @@ def order_of(*waiting: tuple[bytes, bool], spent: dict[bytes, float]) -> list[by
     return served
 
 
-def test_the_proven_come_first_and_then_whoever_has_cost_least():
+def test_queue_serves_proven_authors_first_then_lowest_cost():
     spent = {ANNA: 2.0, BEN: 1.0}
     assert order_of((CARL, False), (ANNA, True), (BEN, True), spent=spent) == [BEN, ANNA, CARL]
     assert order_of((ANNA, False), (CARL, False), (BEN, False), spent=spent) == [CARL, BEN, ANNA]
@@ -80,7 +80,7 @@ def test_the_proven_come_first_and_then_whoever_has_cost_least():
 
 
 @pytest.mark.parametrize("when", ["before the hand-over", "on it", "behind it"])
-async def test_who_gives_up_waiting_holds_nobody_up(when, caplog):
+async def test_queue_skips_a_cancelled_waiter(when, caplog):
     turns, names = ScoringQueue(VerificationBudget(EPOCH)), []
 
     async def ask(name: bytes) -> None:
@@ -94,15 +94,15 @@ async def test_who_gives_up_waiting_holds_nobody_up(when, caplog):
             first.cancel()
     if when == "on it":
         first.cancel()
-    if when == "behind it":  # which waits in the loop: before she is woken by it
+    if when == "behind it":  # It runs after the hand-over, before ANNA wakes up.
         asyncio.get_running_loop().call_soon(first.cancel)
     await asyncio.gather(first, second, return_exceptions=True)
     await asyncio.wait_for(ask(CARL), 20)
     assert names == [BEN, CARL]
-    assert not caplog.records, "the event loop reports errors of its callbacks"
+    assert not caplog.records, "a callback failed in the event loop"
 
 
-def test_however_short_an_epoch_a_request_gets_twice_what_it_takes_to_begin():
+def test_shortest_time_slot_still_grants_twice_the_minimum_time():
     budget = VerificationBudget(LEAST_SECONDS)
     budget.begin(1)
     assert budget.frame_seconds == 2 * LEAST_SECONDS
@@ -113,19 +113,19 @@ def test_however_short_an_epoch_a_request_gets_twice_what_it_takes_to_begin():
         budget.begin(2)
 
 
-async def test_who_comes_while_a_turn_is_handed_over_waits_for_it():
-    turns, holding, most = ScoringQueue(VerificationBudget(EPOCH)), 0, 0
+async def test_new_request_waits_while_a_turn_is_handed_over():
+    turns, active, peak = ScoringQueue(VerificationBudget(EPOCH)), 0, 0
 
     async def ask(name: bytes) -> None:
-        nonlocal holding, most
+        nonlocal active, peak
         async with turns.turn(name, proven=True):
-            holding += 1
-            most = max(most, holding)
+            active += 1
+            peak = max(peak, active)
             await asyncio.sleep(0)
-            holding -= 1
+            active -= 1
 
     async with turns.turn(CARL, proven=True):
         first = asyncio.create_task(ask(ANNA))
         await asyncio.sleep(0)
     await asyncio.gather(first, asyncio.create_task(ask(BEN)))
-    assert most == 1
+    assert peak == 1

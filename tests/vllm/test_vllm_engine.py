@@ -1,4 +1,4 @@
-"""vLLM against ``transformers`` on the same weights, and commands that run on what it writes."""
+"""Compare vLLM with ``transformers``, and run commands that sample with vLLM."""
 
 import json
 import os
@@ -28,7 +28,7 @@ from tests.support import character_tokenizer, generated, loaded, lone_logprobs
 pytestmark = pytest.mark.vllm
 
 CONFIG = Config.with_overrides({"engine.backend": "vllm", "engine.sleep_mode": True})
-"""An engine that sleep_mode is as any other one until it is told to rest."""
+"""Sleep mode has no effect until the engine sleeps."""
 CONTEXT = 512
 PROMPTS = [(5, 6, 7), tuple(range(40)), (1, 2), (9,) * 150]
 COUNTERS = Counters()
@@ -36,7 +36,7 @@ PATIENCE = 600.0
 
 
 def policy_of(version: int, *, tied: bool, spread: float = 0.3) -> Policy:
-    """Random weights, others for every version, that never stop by themselves."""
+    """Return random weights of this version, which never stop by themselves."""
     tokenizer = character_tokenizer()
     config = Qwen3Config(
         vocab_size=len(tokenizer),
@@ -82,13 +82,13 @@ def finished(engine: RolloutEngine, count: int) -> dict[int, Sample]:
     samples: dict[int, Sample] = {}
     while len(samples) < count:
         polled = engine.poll(PATIENCE)
-        assert polled, f"nothing was written for {PATIENCE:g} seconds"
+        assert polled, f"no completion finished in {PATIENCE:g} seconds"
         samples |= dict(polled)
     return samples
 
 
 def assert_drawn_from(sample: Sample, prompt: tuple[int, ...], policies: list[Policy]) -> None:
-    """Every token's log-prob is that of the policy whose version it carries."""
+    """Check that each log-prob is that of the policy with the token's version."""
     assert list(sample.tokens.versions) == sorted(sample.tokens.versions)
     versions = torch.tensor(sample.tokens.versions)
     for policy in policies:
@@ -100,7 +100,7 @@ def assert_drawn_from(sample: Sample, prompt: tuple[int, ...], policies: list[Po
 
 
 def greedy_completion(engine: RolloutEngine, policy: Policy, version: int, count: int = 1):
-    """The first of the engine's greedy completions, all of which are those of transformers."""
+    """Check that greedy completions equal those of transformers; return the first."""
     samples = engine.generate(PROMPTS, count, Sampling(max_new_tokens=32, greedy=True))
     for prompt, group in zip(PROMPTS, samples, strict=True):
         for sample in group:
@@ -109,7 +109,7 @@ def greedy_completion(engine: RolloutEngine, policy: Policy, version: int, count
     return samples[0][0].tokens.ids
 
 
-def test_greedy_completions_equal_transformers_from_the_start_and_after_every_update(engine, tied):
+def test_greedy_completions_equal_transformers_after_every_update(engine, tied):
     completions = set()
     for version in range(4):
         policy = policy_of(version, tied=tied)
@@ -118,7 +118,7 @@ def test_greedy_completions_equal_transformers_from_the_start_and_after_every_up
     assert len(completions) == 4
 
 
-def test_trained_adapters_are_written_at_the_start_and_after_every_update(engine, tied, tmp_path):
+def test_vllm_samples_from_merged_adapters_after_every_update(engine, tied, tmp_path):
     policy = adapted(tmp_path, tied=tied)
     learner = Learner(policy, LearnerSection(lr=3e-2))
     completions = set()
@@ -129,7 +129,7 @@ def test_trained_adapters_are_written_at_the_start_and_after_every_update(engine
     assert len(completions) == 4
 
 
-def test_an_update_loses_no_request_and_every_token_knows_its_weights(engine, tied):
+def test_update_keeps_requests_and_labels_tokens_with_versions(engine, tied):
     policies = [policy_of(version, tied=tied, spread=0.1) for version in range(4, 7)]
     sampling = Sampling(0.7, max_new_tokens=300)
     engine.update(policies[0])
@@ -150,19 +150,19 @@ def test_an_update_loses_no_request_and_every_token_knows_its_weights(engine, ti
         assert_drawn_from(sample, PROMPTS[key % 4], policies)
 
 
-def test_halted_completions_are_gone_on_with_under_new_weights_after_a_rest(engine, tied):
+def test_paused_completions_resume_with_new_weights_after_sleep(engine, tied):
     policies = [policy_of(version, tied=tied, spread=0.1) for version in (7, 8)]
     sampling = Sampling(0.7, max_new_tokens=300)
     engine.update(policies[0])
     engine.submit([SamplingRequest(99, (1, 2))], Sampling(0.7, max_new_tokens=40))
     engine.submit([SamplingRequest(key, PROMPTS[key]) for key in range(4)], sampling)
     finished(engine, 1)
-    left = engine.pause()
-    assert [key for key, _ in left] == [0, 1, 2, 3]
-    assert all(0 < len(begun.ids) < 300 for _, begun in left)
+    pending = engine.pause()
+    assert [key for key, _ in pending] == [0, 1, 2, 3]
+    assert all(0 < len(begun.ids) < 300 for _, begun in pending)
     engine.sleep()
     engine.update(policies[1])
-    resumed = [SamplingRequest(key, PROMPTS[key], begun) for key, begun in left]
+    resumed = [SamplingRequest(key, PROMPTS[key], begun) for key, begun in pending]
     engine.submit(resumed, sampling)
     for key, sample in finished(engine, 4).items():
         begun = resumed[key].tokens
@@ -171,21 +171,21 @@ def test_halted_completions_are_gone_on_with_under_new_weights_after_a_rest(engi
         assert_drawn_from(sample, PROMPTS[key], policies)
 
 
-def test_a_trajectory_goes_on_behind_what_it_was_answered_as_if_all_were_read_anew(engine, tied):
+def test_multi_turn_logprobs_equal_those_of_a_full_forward_pass(engine, tied):
     policy = policy_of(9, tied=tied, spread=0.1)
     engine.update(policy)
     sampling = Sampling(0.7, max_new_tokens=40)
     ids = {key: [*prompt] for key, prompt in enumerate(PROMPTS)}
     for turn in range(3):
-        going = [SamplingRequest(key, tuple(each), lasts=True) for key, each in ids.items()]
-        engine.submit(going, sampling)
+        requests = [SamplingRequest(key, tuple(each), lasts=True) for key, each in ids.items()]
+        engine.submit(requests, sampling)
         for key, sample in finished(engine, len(ids)).items():
             assert_drawn_from(sample, tuple(ids[key]), [policy])
             ids[key] += [*sample.tokens.ids, 1 + key, 2 + turn]
     engine.abort(list(ids))
 
 
-def test_completions_end_with_a_stop_token_or_at_the_contexts_end(engine, tied):
+def test_completion_ends_at_the_context_limit(engine, tied):
     policy = policy_of(9, tied=tied, spread=0.1)
     engine.update(policy)
     ((sample,),) = engine.generate([(1,) * (CONTEXT - 5)], 1, Sampling(max_new_tokens=64))
@@ -193,7 +193,7 @@ def test_completions_end_with_a_stop_token_or_at_the_contexts_end(engine, tied):
     assert sample.finish is Finish.LENGTH
 
 
-def test_a_vllm_that_sleeps_while_the_policy_learns_wakes_with_its_newest_weights(engine, tied):
+def test_vllm_wakes_from_sleep_with_the_newest_weights(engine, tied):
     engine.update(policy_of(10, tied=tied))
     for newest, versions in ((10, ()), (11, (11,)), (13, (12, 13))):
         engine.sleep()
@@ -202,7 +202,7 @@ def test_a_vllm_that_sleeps_while_the_policy_learns_wakes_with_its_newest_weight
         greedy_completion(engine, policy_of(newest, tied=tied), newest)
 
 
-def test_a_killed_vllm_is_started_again_on_trained_adapters_and_nothing_is_lost(tmp_path):
+def test_killed_vllm_restarts_with_adapters_and_keeps_all_requests(tmp_path):
     policy = adapted(tmp_path, tied=True)
     assert not Learner(policy, LearnerSection(lr=3e-2)).update(MIXED).skipped
     policy.stop_ids = tuple(range(8))
@@ -224,7 +224,7 @@ def test_a_killed_vllm_is_started_again_on_trained_adapters_and_nothing_is_lost(
     engine.close()
 
 
-def test_more_cache_than_there_is_memory_ends_the_start_with_both_figures(monkeypatch):
+def test_too_large_kv_cache_fails_the_start_with_its_size(monkeypatch):
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "900000")
     engine = open_streaming_engine(CONFIG, policy_of(0, tied=True), Counters())
     with pytest.raises(NodeError, match=r"does not start.*900000\.0.* GiB"):
@@ -232,7 +232,7 @@ def test_more_cache_than_there_is_memory_ends_the_start_with_both_figures(monkey
     engine.close()
 
 
-def test_a_model_that_vllm_does_not_know_is_named():
+def test_unsupported_vllm_model_is_named():
     config = OpenAIGPTConfig(vocab_size=98, n_embd=32, n_layer=1, n_head=2, n_positions=64)
     policy = Policy(OpenAIGPTLMHeadModel(config), character_tokenizer(), "old")
     engine = open_streaming_engine(CONFIG, policy, Counters())
@@ -248,8 +248,8 @@ SETTINGS = (
 )
 
 
-def done(folder: Path, *arguments: str) -> str:
-    """What a command printed that ended well."""
+def execute(folder: Path, *arguments: str) -> str:
+    """Run a command that must succeed; return its output."""
     command = [sys.executable, "-m", "node.cli.main", *arguments]
     ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
     assert ran.returncode == 0, ran.stderr
@@ -260,19 +260,19 @@ def last_record(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
 
 
-def test_a_node_of_the_demo_learns_from_what_vllm_writes(tmp_path: Path) -> None:
+def test_demo_node_learns_from_vllm_samples(tmp_path: Path) -> None:
     command = ["demo", "--engine", "vllm", "--nodes", "1", "--mix", "8/0", "--json"]
-    told = done(tmp_path, *command, "--rounds", "12", "--run-dir", str(tmp_path / "demo"))
-    (node,) = json.loads(told)["nodes"]
+    output = execute(tmp_path, *command, "--rounds", "12", "--run-dir", str(tmp_path / "demo"))
+    (node,) = json.loads(output)["nodes"]
     assert node["rounds"] == 12
     last = last_record(tmp_path / "demo" / "node-1")
     assert last["policy_step"] > 0
     assert "engine_restarts" not in json.dumps(last)
 
 
-def test_a_node_trains_adapters_on_what_vllm_writes_between_its_updates(tmp_path: Path) -> None:
-    done(tmp_path, "join", "--rounds", "16", *(f"--set={each}" for each in SETTINGS))
+def test_node_trains_adapters_on_vllm_samples(tmp_path: Path) -> None:
+    execute(tmp_path, "join", "--rounds", "16", *(f"--set={each}" for each in SETTINGS))
     last = last_record(tmp_path / "swarm-run")
     assert last["policy_step"] > 0
     assert "engine_restarts" not in last["counters"]
-    assert "engine_gaps" not in last["counters"], "vLLM's log-probs are those of the adapters"
+    assert "logprob_mismatches" not in last["counters"], "vLLM samples from the adapters"

@@ -68,8 +68,8 @@ const REASONS = {
   unavailable: 'the verifier was not available',
   abandoned: 'other groups of its frame took too long',
   over_budget: 'the verification time of this author was used up',
-  bad_verdict: 'the verifier returned invalid rewards',
-  judge_failed: 'the verifier failed',
+  bad_result: 'the verifier returned invalid rewards',
+  verifier_failed: 'the verifier failed',
 };
 
 // A reason in words; one that is not known here by its name.

@@ -45,8 +45,8 @@ function useRoute() {
 function Header() {
   const { status, columns, round, connection } = useStore();
   const state = status?.state ?? 'starting';
-  const recent = (columns.reward_own ?? []).slice(-SPARK_ROUNDS);
-  const reward = (columns.reward_own ?? []).findLast((value) => value !== null);
+  const recent = (columns.reward_local ?? []).slice(-SPARK_ROUNDS);
+  const reward = (columns.reward_local ?? []).findLast((value) => value !== null);
   return html`<header class="top">
     <div class="who">
       <strong><${Stranger} text=${status?.swarm_name ?? 'swarm-node'} title="The swarm’s name" /></strong>

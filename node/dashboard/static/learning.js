@@ -18,20 +18,20 @@ const line = (of, label, c, more) => ({ of, label, c, ...more });
 
 const BEFORE = [
   { id: 'reward', title: 'Reward', show: share, lines: [
-    line('reward_own', 'local', 1), line('reward_external', 'peers', 2, { dash: 'dashed' }),
+    line('reward_local', 'local', 1), line('reward_external', 'peers', 2, { dash: 'dashed' }),
     line('reward_eval', 'held-out', 3, { points: true })] },
 ];
 const AFTER = [
   { id: 'informative', title: 'Informative groups', show: percent, lines: [
-    line('informative_own', 'local groups', 1), line('unproven_share', 'unproven peers', 2, { dash: 'dashed' }),
+    line('informative_local', 'local groups', 1), line('unproven_share', 'unproven peers', 2, { dash: 'dashed' }),
     line('author_share', 'largest peer', 3, { dash: 'dotted' })] },
   { id: 'entropy', title: 'Entropy, nats', lines: [line('entropy', 'entropy', 1)] },
   { id: 'length', title: 'Tokens per completion', lines: [line('mean_length', 'length', 1)] },
   { id: 'clip', title: 'Clipped, masked, truncated', show: percent, lines: [
     line('clip_fraction', 'clipped', 1), line('masked_fraction', 'masked', 2, { dash: 'dashed' }),
     line('truncated', 'truncated', 3, { dash: 'dotted' })] },
-  { id: 'lead', title: 'Peer reward advantage', lines: [
-    line('lead', 'advantage', 2), line('at_bound', 'tokens at their limit', 1, { dash: 'dashed' })] },
+  { id: 'advantage', title: 'Peer reward advantage', lines: [
+    line('peer_advantage', 'advantage', 2), line('at_bound', 'tokens at their limit', 1, { dash: 'dashed' })] },
 ];
 const LAST = [
   { id: 'speed', title: 'Throughput, tokens/s', show: (v) => number(v), lines: [line('tokens_per_s', 'tokens/s', 1)] },
@@ -40,7 +40,7 @@ const LAST = [
     line('pool_groups', 'in the buffer', 1), line('external_wanted', 'limit per update', 2, { dash: 'dashed' })] },
   { id: 'loss', title: 'Loss and gradient', lines: [
     line('loss', 'loss', 1), line('grad_norm', 'gradient norm', 2, { dash: 'dashed' })] },
-  { id: 'gap', title: 'Train-inference mismatch', lines: [line('engine_gap', 'mismatch', 4)] },
+  { id: 'gap', title: 'Train-inference mismatch', lines: [line('logprob_mismatch', 'mismatch', 4)] },
   { id: 'traffic', title: 'Traffic', show: bytes, lines: [
     line('bytes_in', 'in', 1), line('bytes_out', 'out', 2, { dash: 'dashed' })] },
 ];
@@ -113,8 +113,8 @@ function Progress() {
 }
 
 const FIGURES = [
-  ['reward', 'local reward', 'reward_own', share], ['reward', 'held-out', 'reward_eval', share],
-  ['informative', 'informative', 'informative_own', percent], ['lead', 'peer advantage', 'lead', share],
+  ['reward', 'local reward', 'reward_local', share], ['reward', 'held-out', 'reward_eval', share],
+  ['informative', 'informative', 'informative_local', percent], ['advantage', 'peer advantage', 'peer_advantage', share],
   ['speed', 'tokens/s', 'tokens_per_s', (v) => number(v)], ['memory', 'memory, MB', 'rss_mb', (v) => number(v)],
 ];
 

@@ -6,7 +6,7 @@ import { NONE, number, peerId, plain, shortId } from './format.js';
 // Explanations of the page's figures; each page fills them in its words.js.
 export const WORDS = {};
 
-// Text of strangers: it can neither leave its place nor turn its surroundings around.
+// Text of unknown peers: it can neither leave its place nor turn its surroundings around.
 export const Stranger = ({ text, as = 'span', title }) =>
   html`<${as} class="stranger" dir="auto" title=${title}>${plain(text)}<//>`;
 

@@ -12,7 +12,7 @@ Object.assign(WORDS, {
   length: 'Mean tokens per completion. A sudden rise together with a high fraction of truncated completions is length drift.',
   clip: 'Clipped: fraction of loss terms whose ratio left the clip range. Masked: fraction of loss terms with weight zero, because the probability under the policy that sampled them differs too much. Truncated: fraction of completions that reached the maximum length.',
   gap: 'Mean difference between the log-probs of the engine and of the learner. It should stay near 0. A jump means that the engine runs other weights or other arithmetic.',
-  lead: 'Mean reward of peers minus the local mean reward on tasks of equal level. Above 0, groups of peers are better than local groups. The other line is the fraction of peers’ tokens that an update does not imitate further.',
+  advantage: 'Mean reward of peers minus the local mean reward on tasks of equal level. Above 0, groups of peers are better than local groups. The other line is the fraction of peers’ tokens that an update does not imitate further.',
   composition: 'Groups of each update by author. The maximum fraction from one peer is mixture.author_share, by default a quarter, unless you trust the peer (swarm-node trust).',
   time: 'Time of each round by phase. Idle is time in which no part of the round could continue.',
   speed: 'Throughput in completion tokens per second: while the node generates, or over the whole round if generation never stops.',

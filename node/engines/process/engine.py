@@ -168,8 +168,7 @@ class EngineProcess(RolloutEngine):
         """Start the process now; raise NodeError if that fails or the engine is closed."""
         with self._starting:
             if self._closed:
-                closed = NodeError("the engine is closed", None, "Open another one.")
-                raise self._failure or closed
+                raise self._failure or NodeError("the engine is closed", None, "Open another one.")
             self._child = self._starter.start(self._policy)
 
     def _send(self, numbers: Iterable[int]) -> None:

@@ -71,7 +71,10 @@ def check_agreement(policy: Policy, *, graphs: bool = True, trains: bool = True)
     limits = WIDE_GAPS if policy.version else MOST_AT_THE_MEAN
     most = MOST_OF_A_TOKEN if exact else limits[dtype.removeprefix("torch.")]
     if not math.isfinite(gap):
-        _check_finite(policy)
+        for name, weight in policy.model.named_parameters():
+            if not weight.isfinite().all():
+                why = f"its weight {name} has infinite or NaN values"
+                raise refused(policy.name, why, FETCH_AGAIN)
     if not exact and most < gap <= UNCLEAR * most and _agrees_in_float32(policy, graphs):
         return
     if not gap <= most:
@@ -105,8 +108,7 @@ def agreement(policy: Policy, *, graphs: bool = True) -> Tensor:
     trial = copy.copy(policy.merged())
     trial.stop_ids = ()
     with torch.random.fork_rng(devices=[]):
-        written = _written(trial, prompts, Decoders(graphs=graphs))
-        return _gaps(policy, prompts, written)
+        return _gaps(policy, prompts, _written(trial, prompts, Decoders(graphs=graphs)))
 
 
 def _written(policy: Policy, prompts: Prompts, decoders: Decoders) -> list[TrainingCompletion]:
@@ -152,13 +154,6 @@ def _bounds_scans_alone(model: nn.Module) -> bool:
     """Return whether only a prefill bounds time steps, as in Mamba 2's scan."""
     limits = (getattr(module, "time_step_limit", None) for module in model.modules())
     return any(limit is not None and tuple(limit) != (0.0, math.inf) for limit in limits)
-
-
-def _check_finite(policy: Policy) -> None:
-    """Raise PolicyError if a weight is infinite or NaN."""
-    for name, weight in policy.model.named_parameters():
-        if not weight.isfinite().all():
-            raise refused(policy.name, f"its weight {name} has infinite or NaN values", FETCH_AGAIN)
 
 
 def _refused(policy: Policy, why: str, remedy: str = REMEDY) -> PolicyError:

@@ -168,12 +168,10 @@ class Layer:
         keys[look.slots, :, look.position] = both[:, self.heads :]
         values[look.slots, :, look.position] = x[:, rotated:]
         seen = look.bias.shape[-1]
+        queries = both[:, : self.heads].view(rows, self.kv_heads, self.groups, self.size)
+        keys, values = keys[:, :, :seen], values[:, :, :seen]
         looked = scaled_dot_product_attention(
-            both[:, : self.heads].view(rows, self.kv_heads, self.groups, self.size),
-            keys[:, :, :seen],
-            values[:, :, :seen],
-            attn_mask=look.bias,
-            scale=self.scale,
+            queries, keys, values, attn_mask=look.bias, scale=self.scale
         )
         hidden = _added(hidden, looked.reshape(rows, -1), self.o)
         x = normalized(hidden, self.between)
@@ -359,8 +357,7 @@ class StaticStep:
         slots.ids[:rows].index_copy_(1, slots.column, tokens)
         slots.logprobs[:rows].index_copy_(1, slots.column, logprobs)
         slots.column.add_(1)
-        unseen = self._columns[:length] > position[:, None]
-        bias = torch.where(unseen, self._unseen, self._seen)
+        bias = torch.where(self._columns[:length] > position[:, None], self._unseen, self._seen)
         cos, sin = self.angles[:, position]
         turn = torch.addcmul(cos * self._eye, sin, self._swap)
         look = Look(slots.number[:rows], position, turn, bias[:, None, None])

@@ -42,20 +42,18 @@ class Environments:
     def draw(self, level: int, number: int) -> Mapping[str, Any]:
         """Return the first observation of the episode that ``number`` seeds."""
         entry = {"level": level, "number": number}
-        first = run(self.episode(entry).begin(), waits=self.waits)
-        return {"question": first, **entry}
+        return {"question": run(self.episode(entry).begin(), waits=self.waits), **entry}
 
     def score(self, entry: Mapping[str, Any], answer: str) -> float:
         """Return the reward of a single-turn trajectory, which may be truncated."""
-        return self.replay(entry, (answer,), cut=True)
+        return self.replay(entry, (answer,), truncated=True)
 
-    def replay(self, entry: Mapping[str, Any], turns: Sequence[str], *, cut: bool) -> float:
+    def replay(self, entry: Mapping[str, Any], turns: Sequence[str], *, truncated: bool) -> float:
         """Replay a trajectory for its reward; raise ``NotReplayed`` or ``EpisodeError``."""
-        return run(replayed(self.episode(entry), turns, cut=cut), waits=self.waits)
+        return run(replayed(self.episode(entry), turns, truncated=truncated), waits=self.waits)
 
     def episode(self, entry: Mapping[str, Any]) -> Episode:
-        level = self._levels[entry["level"]]
-        return Episode(self._environment, entry["number"], level, self._read)
+        return Episode(self._environment, entry["number"], self._levels[entry["level"]], self._read)
 
 
 def open_environment(

@@ -109,8 +109,7 @@ class ReasoningGym:
         if spec.name not in datasets:
             remedy = "Choose one of its GALLERY.md."
             raise TaskSetError(f"env {spec.name!r} is not a family of reasoning-gym. {remedy}")
-        config = datasets[spec.name][1]
-        kinds = {**schema(spec.name, config), PARTIAL: Truth(), COPIED: Truth()}
+        kinds = {**schema(spec.name, datasets[spec.name][1]), PARTIAL: Truth(), COPIED: Truth()}
         opened = [_open(spec.name, n, each, kinds) for n, each in enumerate(levels)]
         return cls(spec.name, opened, states_format=spec.extract == "text")
 

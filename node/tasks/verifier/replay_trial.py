@@ -20,7 +20,7 @@ from node.tasks.task_set import Allowed
 from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import ENVIRONMENT, EnvSpec
 from swarm.groups import Split, TaskRef
-from swarm.verification import JudgeRefused, TrajectoryTexts, Verdict
+from swarm.verification import Scores, TrajectoryTexts, VerifierError
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ def try_replays(specs: Sequence[EnvSpec], allowed: Allowed) -> Trial:
     """Open a task set, build and score tasks, play its environments and replay them.
 
     Raises TaskSetError: a family cannot be opened, built or played, has no held-out tasks, differs
-    elsewhere (the message says how) or gives right answers no reward; JudgeRefused: no process can
+    elsewhere (the message says how) or gives right answers no reward; VerifierError: no process can
     be started (``unavailable``).
     """
     played = [spec for spec in specs if spec.source == ENVIRONMENT]
@@ -121,17 +121,17 @@ def _built(verifier: Verifier, spec: EnvSpec) -> dict[TaskRef, _Built]:
             answers = ANSWERS if right is None else (right, *ANSWERS, right)
             found[task] = _Built(prompt, right)
             if spec.source != ENVIRONMENT:
-                verdict = _verdict(verifier, task, answers)
-                seconds = verdict.seconds or 0.0
-                slow = len(verdict.over) == len(answers)
-                found[task] = _Built(prompt, right, answers, verdict.rewards, seconds, slow)
+                scores = _verdict(verifier, task, answers)
+                seconds = scores.seconds or 0.0
+                slow = len(scores.over) == len(answers)
+                found[task] = _Built(prompt, right, answers, scores.rewards, seconds, slow)
     return found
 
 
-def _verdict(verifier: Verifier, task: TaskRef, answers: Sequence[str]) -> Verdict:
+def _verdict(verifier: Verifier, task: TaskRef, answers: Sequence[str]) -> Scores:
     try:
-        return verifier.judge(task, answers)
-    except JudgeRefused as refused:
+        return verifier.verify(task, answers)
+    except VerifierError as refused:
         raise _failed(task, refused, "an answer has no reward: ") from refused
 
 
@@ -213,9 +213,8 @@ def _played(verifier: Verifier, spec: EnvSpec) -> list[_Episode]:
 def _play_turn(verifier: Verifier, episodes: Mapping[int, _Episode]) -> None:
     moves = [each.move(key) for key, each in episodes.items()]
     for each, moved in zip(episodes.values(), verifier.play(moves), strict=True):
-        if isinstance(moved, JudgeRefused):
-            turn = f"turn {len(each.texts[::2])}: "
-            raise _failed(each.task, moved, turn)
+        if isinstance(moved, VerifierError):
+            raise _failed(each.task, moved, f"turn {len(each.texts[::2])}: ")
         each.over, each.reward, each.fault = moved.over, moved.reward, moved.fault
         if moved.reward is None:
             each.texts.append(moved.observation)
@@ -227,9 +226,9 @@ def _replay(verifier: Verifier, episode: _Episode) -> None:
     if prompt != episode.prompt:
         raise _otherwise(episode.task, f"it begins with {differing(prompt, episode.prompt)}")
     try:
-        turns = TrajectoryTexts(tuple(episode.texts), cut=not episode.over)
-        (reward,) = verifier.judge(episode.task, [turns]).rewards
-    except JudgeRefused as refused:
+        turns = TrajectoryTexts(tuple(episode.texts), truncated=not episode.over)
+        (reward,) = verifier.verify(episode.task, [turns]).rewards
+    except VerifierError as refused:
         raise _otherwise(episode.task, str(refused)) from refused
     if reward != episode.reward:
         raise _otherwise(episode.task, f"its reward is {reward}, not {episode.reward}")
@@ -238,11 +237,11 @@ def _replay(verifier: Verifier, episode: _Episode) -> None:
 def _examples(verifier: Verifier, tasks: Sequence[TaskRef]) -> list[tuple[str, str | None]]:
     try:
         return verifier.examples(tasks)
-    except JudgeRefused as refused:
+    except VerifierError as refused:
         raise _failed(tasks[0], refused) from refused
 
 
-def _failed(task: TaskRef, refused: JudgeRefused, before: str = "") -> TaskSetError:
+def _failed(task: TaskRef, refused: VerifierError, before: str = "") -> TaskSetError:
     place = f"env {task.env!r} level {task.level}"
     why = str(refused).removeprefix(f"{refused.reason}: ").removeprefix(f"{place}: ")
     return TaskSetError(f"{place} cannot be used: {before}{why.removeprefix(f'{place} ')}")

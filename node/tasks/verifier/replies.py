@@ -24,11 +24,11 @@ from swarm.verification import (
     WORKER_LOST,
     Answer,
     Answers,
-    Judged,
-    JudgeRefused,
     Requests,
+    Scored,
+    Scores,
     TrajectoryTexts,
-    Verdict,
+    VerifierError,
 )
 
 MOMENT_SECONDS = 0.05  # Then a worker begins no further group of a request: others may wait.
@@ -41,21 +41,20 @@ def wire(task: TaskRef) -> list[Any]:
 
 
 def admit(worker: WorkerProcess, specs: Mapping[str, EnvSpec], task: TaskRef) -> None:
-    """Raise ``JudgeRefused`` if a worker does not serve a task's env or level."""
+    """Raise ``VerifierError`` if a worker does not serve a task's env or level."""
     env, level = task.env, task.level
     if env in worker.closed and evaluates(specs[env]):
-        raise JudgeRefused(EVALUATES_TEXT, worker.closed[env], 0.0)
+        raise VerifierError(EVALUATES_TEXT, worker.closed[env], 0.0)
     if env not in worker.envs:
-        closed = worker.closed.get(env, f"{env!r} is not served here")
-        raise JudgeRefused(UNKNOWN_ENV, closed, 0.0)
+        raise VerifierError(UNKNOWN_ENV, worker.closed.get(env, f"{env!r} is not served here"), 0.0)
     if not 0 <= level < worker.envs[env].levels:
-        raise JudgeRefused(UNKNOWN_ENV, f"env {env!r} has no level {level}", 0.0)
+        raise VerifierError(UNKNOWN_ENV, f"env {env!r} has no level {level}", 0.0)
 
 
 def admitted(worker: WorkerProcess, specs: Mapping[str, EnvSpec], asked: Requests) -> Requests:
     """Return the first groups that fit in one request: one of any length, or several.
 
-    Raises ``JudgeRefused`` if the worker does not serve the first or cannot verify it.
+    Raises ``VerifierError`` if the worker does not serve the first or cannot verify it.
     """
     length = 0
     for number, group in enumerate(asked[:_MOST_GROUPS]):
@@ -64,8 +63,8 @@ def admitted(worker: WorkerProcess, specs: Mapping[str, EnvSpec], asked: Request
             admit(worker, specs, group.task)
             if not worker.envs[group.task.env].replayable:
                 why = f"env {group.task.env!r} never answers twice alike"
-                raise JudgeRefused(NOT_REPLAYABLE, why, 0.0)
-        except JudgeRefused:
+                raise VerifierError(NOT_REPLAYABLE, why, 0.0)
+        except VerifierError:
             if number:
                 return asked[:number]
             raise
@@ -76,7 +75,7 @@ def admitted(worker: WorkerProcess, specs: Mapping[str, EnvSpec], asked: Request
 
 def answers(
     worker: WorkerProcess, groups: Requests, *, each: Sequence[float], together: float
-) -> Iterator[tuple[Judged, int, str]]:
+) -> Iterator[tuple[Scored, int, str]]:
     """Yield each of the first groups' result, count of unreadable texts, and scorer's error.
 
     ``each`` has the timeout in seconds of each group, ``together`` is that of all groups. The
@@ -103,7 +102,7 @@ def answers(
             return
 
 
-def refusal(reply: dict[str, Any], seconds: float, *, played: bool = False) -> JudgeRefused | None:
+def refusal(reply: dict[str, Any], seconds: float, *, played: bool = False) -> VerifierError | None:
     """Return a reply's refusal, if any; ``played``: the task is an environment."""
     if "refused" not in reply:
         return None
@@ -112,7 +111,7 @@ def refusal(reply: dict[str, Any], seconds: float, *, played: bool = False) -> J
     claimed = reply["refused"]
     known = (UNKNOWN_ENV, TIMEOUT, WORKER_LOST, *([NOT_REPLAYED] if played else []))
     reason = claimed if claimed in known else CRASHED
-    return JudgeRefused(reason, str(reply.get("detail", "")), seconds)
+    return VerifierError(reason, str(reply.get("detail", "")), seconds)
 
 
 def fault_in(reply: dict[str, Any]) -> str:
@@ -123,14 +122,14 @@ def fault_in(reply: dict[str, Any]) -> str:
     return fault
 
 
-def _outcome(reply: dict[str, Any], texts: Answers, seconds: float) -> tuple[Judged, int, str]:
+def _outcome(reply: dict[str, Any], texts: Answers, seconds: float) -> tuple[Scored, int, str]:
     """Check the reply: scoring untrusted text may compromise a worker."""
     count, played = len(texts), any(isinstance(text, TrajectoryTexts) for text in texts)
     if refused := refusal(reply, seconds, played=played):
         return refused, 0, ""
     prompt, rewards = reply.get("prompt"), reply.get("rewards")
     if not isinstance(prompt, str) or not isinstance(rewards, list) or len(rewards) != count:
-        raise nonsense("verdict is malformed")
+        raise nonsense("result is malformed")
     if not all(isinstance(reward, float) and 0.0 <= reward <= 1.0 for reward in rewards):
         raise nonsense("rewards are not numbers in [0, 1]")
     unreadable = reply.get("unreadable", 0)
@@ -139,11 +138,11 @@ def _outcome(reply: dict[str, Any], texts: Answers, seconds: float) -> tuple[Jud
     over = reply.get("over", [])
     if not isinstance(over, list) or not all(type(n) is int and 0 <= n < count for n in over):
         raise nonsense("list of slow answers is malformed")
-    return Verdict(prompt, tuple(rewards), seconds, tuple(over)), unreadable, fault_in(reply)
+    return Scores(prompt, tuple(rewards), seconds, tuple(over)), unreadable, fault_in(reply)
 
 
 def _encoded(answer: Answer) -> Any:
-    return answer if isinstance(answer, str) else [list(answer.texts), answer.cut]
+    return answer if isinstance(answer, str) else [list(answer.texts), answer.truncated]
 
 
 def _length(answer: Answer) -> int:

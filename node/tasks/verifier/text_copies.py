@@ -107,7 +107,6 @@ def _score_as_fork(
         resource.setrlimit(resource.RLIMIT_CPU, (limits.cpu_seconds, limits.cpu_seconds + 1))
         load_seccomp(limits.program)
         scores = score(source, task, [text])
-        reply = [scores.rewards[0], scores.unreadable, scores.fault]
-        os.write(_REPLY, json.dumps(reply).encode())
+        os.write(_REPLY, json.dumps([scores.rewards[0], scores.unreadable, scores.fault]).encode())
     finally:
         os._exit(0)

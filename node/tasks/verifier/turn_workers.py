@@ -23,7 +23,7 @@ from node.threads import LoopThread
 from protocol.manifest import ENVIRONMENT
 from swarm.common.child_process import ChannelError, Unread, packed
 from swarm.groups import TaskRef
-from swarm.verification import CRASHED, NOT_REPLAYED, UNAVAILABLE, UNKNOWN_ENV, JudgeRefused
+from swarm.verification import CRASHED, NOT_REPLAYED, UNAVAILABLE, UNKNOWN_ENV, VerifierError
 
 logger = logging.getLogger(__name__)
 
@@ -219,7 +219,7 @@ class WorkerPair:
         self._queue.clear()
         self._workers.clear()
         for turn in waiting:
-            turn.settle(JudgeRefused(UNAVAILABLE, "the verifier is closed"))
+            turn.settle(VerifierError(UNAVAILABLE, "the verifier is closed"))
         if self._starting:
             await asyncio.wait([self._starting])
         if self._ending:
@@ -235,10 +235,10 @@ class WorkerPair:
             try:
                 admit(worker.process, self._common.specs, turn.move.task)
                 worker.send(turn)
-            except JudgeRefused as refused:
+            except VerifierError as refused:
                 turn.settle(refused)
             except ValueError as error:
-                turn.settle(JudgeRefused(CRASHED, str(error), 0.0))
+                turn.settle(VerifierError(CRASHED, str(error), 0.0))
         self._queue.extendleft(reversed(left))
         if self._needs_another():
             self._starting = asyncio.create_task(self._start_worker())
@@ -270,7 +270,7 @@ class WorkerPair:
         lost = self._needs_episode(turn) and self._last_worker(turn) not in self._workers
         if lost:
             why = "its episode is lost, and it cannot be played again"
-            turn.settle(JudgeRefused(NOT_REPLAYED, why, 0.0))
+            turn.settle(VerifierError(NOT_REPLAYED, why, 0.0))
         return lost
 
     def _movable(self, worker: TurnWorker) -> list[int]:
@@ -317,8 +317,8 @@ class WorkerPair:
             if self._workers:
                 self._next_start = time.monotonic() + self._wall_seconds
                 return
-            refused = JudgeRefused(UNAVAILABLE, str(error))
-            if isinstance(error, JudgeRefused):
+            refused = VerifierError(UNAVAILABLE, str(error))
+            if isinstance(error, VerifierError):
                 refused = error
             while self._queue:
                 self._queue.popleft().settle(refused)
@@ -398,7 +398,7 @@ class TurnWorkers:
                 playable.append(turn)
                 continue
             why = f"env {env!r} is answered in one turn" if spec else f"{env!r} is not served here"
-            turn.settle(JudgeRefused(UNKNOWN_ENV, why, 0.0))
+            turn.settle(VerifierError(UNKNOWN_ENV, why, 0.0))
         with self._lock:
             taken = bool(playable) and not self._closed
             if taken:
@@ -406,7 +406,7 @@ class TurnWorkers:
                 self._thread.soon(partial(self._take, playable))
         if not taken:
             for turn in playable:
-                turn.settle(JudgeRefused(UNAVAILABLE, "the verifier is closed"))
+                turn.settle(VerifierError(UNAVAILABLE, "the verifier is closed"))
         return [turn.outcome for turn in turns]
 
     def close(self) -> None:

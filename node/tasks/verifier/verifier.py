@@ -29,7 +29,7 @@ from node.tasks.verifier.worker_process import (
 from protocol.manifest import ENVIRONMENT, EnvSpec
 from swarm.common.counters import Counters
 from swarm.groups import TaskRef
-from swarm.verification import CRASHED, Answers, Asked, Judged, JudgeRefused, Requests, Verdict
+from swarm.verification import CRASHED, Answers, Requests, Scored, Scores, Submission, VerifierError
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class Verifier(Scorer):
     def start(self) -> tuple[str, ...]:
         """Start the workers, log closed envs and return the names of served ones.
 
-        Raises TaskSetError: the task set cannot be opened here; JudgeRefused: no worker starts.
+        Raises TaskSetError: the task set cannot be opened here; VerifierError: no worker starts.
         """
         support = sandbox_support()
         if not support.whole:
@@ -82,14 +82,14 @@ class Verifier(Scorer):
         served = {name for worker in workers for name in worker.envs}
         return tuple(name for name in self._workers.specs if name in served)
 
-    def judge(self, task: TaskRef, texts: Answers, *, seconds: float | None = None) -> Verdict:
+    def verify(self, task: TaskRef, texts: Answers, *, seconds: float | None = None) -> Scores:
         """Rebuild one task and score ``texts``, whole completions, as answers to it."""
-        (outcome,) = self.judge_some([Asked(task, texts)], seconds=seconds)
-        if isinstance(outcome, JudgeRefused):
+        (outcome,) = self.verify_some([Submission(task, texts)], seconds=seconds)
+        if isinstance(outcome, VerifierError):
             raise outcome
         return outcome
 
-    def judge_some(self, asked: Requests, *, seconds: float | None = None) -> Sequence[Judged]:
+    def verify_some(self, asked: Requests, *, seconds: float | None = None) -> Sequence[Scored]:
         """Score the first of several groups in one request, each with its own time.
 
         A group that loses the worker is the last; earlier groups keep their results. Groups of a
@@ -98,15 +98,15 @@ class Verifier(Scorer):
         with self._lock:
             try:
                 worker = self._workers.serving(asked[0].task.env)
-            except JudgeRefused as refused:
+            except VerifierError as refused:
                 return [refused]
             try:
                 first = admitted(worker, self._workers.specs, asked)
-            except JudgeRefused as refused:
+            except VerifierError as refused:
                 place = asked[0].task.env, asked[0].task.level
                 alike = takewhile(lambda each: (each.task.env, each.task.level) == place, asked)
                 return [refused for _ in alike]
-            return self._judge(worker, first, math.inf if seconds is None else seconds)
+            return self._verify(worker, first, math.inf if seconds is None else seconds)
 
     def prompts(self, tasks: Sequence[TaskRef]) -> list[str]:
         return [prompt for prompt, _ in self.examples(tasks)]
@@ -114,7 +114,7 @@ class Verifier(Scorer):
     def examples(self, tasks: Sequence[TaskRef]) -> list[tuple[str, str | None]]:
         """Return each task's prompt and a right completion in the form that it asks for.
 
-        The completion is None if no right answer is known. Raises ``JudgeRefused`` if one fails.
+        The completion is None if no right answer is known. Raises ``VerifierError`` if one fails.
         """
         found: dict[int, tuple[str, str | None]] = {}
         numbered = list(enumerate(tasks))
@@ -174,15 +174,15 @@ class Verifier(Scorer):
         prompts, written = reply.get("prompts"), reply.get("written")
         for each in (prompts, written):
             if not isinstance(each, list) or len(each) != len(tasks):
-                raise JudgeRefused(CRASHED, "the worker's prompts are malformed")
+                raise VerifierError(CRASHED, "the worker's prompts are malformed")
         return [
             (str(prompt), None if right is None else str(right))
             for prompt, right in zip(prompts or [], written or [], strict=True)
         ]
 
-    def _judge(self, worker: WorkerProcess, groups: Requests, seconds: float) -> list[Judged]:
+    def _verify(self, worker: WorkerProcess, groups: Requests, seconds: float) -> list[Scored]:
         each = [self._workers.seconds_for(group) for group in groups]
-        outcomes: list[Judged] = []
+        outcomes: list[Scored] = []
         last = time.monotonic()
         try:
             for outcome, unreadable, fault in answers(worker, groups, each=each, together=seconds):
@@ -217,13 +217,13 @@ class VerifierPool(Opened, Scorer):
         with self._one() as verifier:
             return verifier.start()
 
-    def judge(self, task: TaskRef, texts: Answers) -> Verdict:
+    def verify(self, task: TaskRef, texts: Answers) -> Scores:
         with self._one() as verifier:
-            return verifier.judge(task, texts)
+            return verifier.verify(task, texts)
 
-    def judge_some(self, asked: Requests) -> Sequence[Judged]:
+    def verify_some(self, asked: Requests) -> Sequence[Scored]:
         with self._one() as verifier:
-            return verifier.judge_some(asked)
+            return verifier.verify_some(asked)
 
     @property
     def environments(self) -> frozenset[str]:

@@ -349,9 +349,9 @@ class _TaskServer:
                 turns = TurnServer(self.channel, self.sources, self.cpu_seconds)
                 run(turns.serve(request), waits=True)
             else:
-                self._judge(request)
+                self._verify(request)
 
-    def _judge(self, request: dict[str, Any]) -> None:
+    def _verify(self, request: dict[str, Any]) -> None:
         """Reply to each group when scored; stop at a refusal or after some seconds."""
         stop = time.monotonic() + request["seconds"]
         left = len(request["groups"])
@@ -376,8 +376,7 @@ class _TaskServer:
             source, seconds = self.sources[task.ref.env], self.cpu_seconds
             if source.questions.evaluates_text:
                 times = seconds, self.text_seconds, self.slow_part * seconds
-                limits = CopyLimits(self.once, *times)
-                scores = score_apart(source, task, texts, limits)
+                scores = score_apart(source, task, texts, CopyLimits(self.once, *times))
             else:
                 most = ANSWER_SHARE * seconds
                 slow = self.slow_part * (most if source.environment is None else seconds)

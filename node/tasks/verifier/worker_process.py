@@ -31,8 +31,8 @@ from swarm.verification import (
     TIMEOUT,
     UNAVAILABLE,
     WORKER_LOST,
-    Asked,
-    JudgeRefused,
+    Submission,
+    VerifierError,
 )
 
 logger = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class WorkerLimits:
     start_seconds: float = 120.0
 
 
-class WorkerDied(Exception):  # noqa: N818 - what happened, for the verifier to judge
+class WorkerDied(Exception):  # noqa: N818 - what happened, for the verifier to handle
     """The worker hung, died or sent a malformed message, and has been ended.
 
     ``reason`` is a name of :mod:`swarm.verification`.
@@ -108,7 +108,7 @@ class WorkerProcess:
 
         ``sources`` are the kinds of task sources of this and further workers; ``text_seconds`` is
         the wall time of a text that runs as code; ``slow_part`` of its CPU time makes an answer
-        slow. Raises TaskSetError: the task set cannot be opened here; JudgeRefused: it did not
+        slow. Raises TaskSetError: the task set cannot be opened here; VerifierError: it did not
         start.
         """
         seconds = limits.start_seconds
@@ -123,7 +123,7 @@ class WorkerProcess:
             last = stderr.read().decode(errors="replace").strip().rsplit("\n", 1)[-1]
             detail = f"{death}: {last or 'it left no message'}"
             logger.error("no worker can be started: %s", detail)
-            raise JudgeRefused(UNAVAILABLE, detail) from death
+            raise VerifierError(UNAVAILABLE, detail) from death
         stderr.close()
         if "error" in reply:
             worker.end()
@@ -198,7 +198,7 @@ def _launched(
         return fork(WORKER, environment, sources, seconds)
     except OSError as error:
         logger.error("no worker can be started: %s", error)
-        raise JudgeRefused(UNAVAILABLE, str(error)) from error
+        raise VerifierError(UNAVAILABLE, str(error)) from error
 
 
 def worker_environment(hash_seed: int = HASH_SEED) -> dict[str, str]:
@@ -263,17 +263,17 @@ class Workers:
             worker.end()
         self._workers.clear()
 
-    def seconds_for(self, group: Asked) -> float:
+    def seconds_for(self, group: Submission) -> float:
         """Return the timeout of a group: local texts that run as code have it each."""
         each = not self._outside and self.granted(group.task.env).evaluates
         return self.limits.wall_seconds * (len(group.texts) if each else 1)
 
-    def note_death(self, env: str | None, death: WorkerDied, seconds: float) -> JudgeRefused:
+    def note_death(self, env: str | None, death: WorkerDied, seconds: float) -> VerifierError:
         """Count and log a worker's death on an env, None if idle; return the refusal."""
         reason = death.reason if env or death.reason == TIMEOUT else "idle"
         self.counters.add("verifier_restarts", reason=reason)
         logger.warning("the worker failed on %s: %s", f"env {env!r}" if env else "nothing", death)
-        return JudgeRefused(reason, str(death), seconds)
+        return VerifierError(reason, str(death), seconds)
 
     def note_fault(self, env: str, fault: str) -> None:
         """Log the first error that the code of an env raised, empty for none."""
@@ -288,17 +288,17 @@ class Workers:
         self._workers = {grants: each for grants, each in self._workers.items() if each != worker}
 
     def serving(self, env: str) -> WorkerProcess:
-        """Return the worker of an env; raise ``JudgeRefused`` if none is available."""
+        """Return the worker of an env; raise ``VerifierError`` if none is available."""
         try:
             return self._running(self.granted(env))
         except TaskSetError as error:
             # It opened before, so a file or package has changed since.
             logger.error("the worker cannot be started again: %s", error)
-            raise JudgeRefused(UNAVAILABLE, str(error)) from error
+            raise VerifierError(UNAVAILABLE, str(error)) from error
 
     def _running(self, grants: Grants) -> WorkerProcess:
         if self._closed:
-            raise JudgeRefused(UNAVAILABLE, "the verifier is closed")
+            raise VerifierError(UNAVAILABLE, "the verifier is closed")
         worker = self._workers.get(grants)
         if worker and not worker.alive():
             # The system or an operator ended it while idle: no text is to blame.
@@ -319,9 +319,8 @@ class Workers:
         ]
         memory, nice = self.limits.memory_mib, 10 if self._outside else 0
         own = grants.confinement(sandbox_support(), memory_mib=memory, nice=nice)
-        message = {"specs": [asdict(s) for s in specs], "allowed": self._allowed.message()}
         worker = WorkerProcess.start(
-            message,
+            {"specs": [asdict(s) for s in specs], "allowed": self._allowed.message()},
             self.limits,
             own,
             hash_seed=self._hash_seed,

@@ -316,13 +316,13 @@ class BoundedStorage:
 
     def store(self, key: Any, value: Any, expiration_time: float, subkey: Any = None) -> bool:
         """Store a record under ``key`` and ``subkey``; refuse it without a subkey."""
-        if subkey is None:
-            return False
-        return self.store_subkey(key, subkey, value, expiration_time)
+        return subkey is not None and self.store_subkey(key, subkey, value, expiration_time)
 
     def store_subkey(self, key: Any, subkey: Any, value: bytes, expiration_time: float) -> bool:
         """Store a record if it is later than the stored one and wins a place."""
-        self._forget_expired()
+        if len(self.storage) < len(self._keys):  # some have expired
+            for expired in [each for each in self._keys if each not in self.storage]:
+                self._drop_key(expired)
         entry = self.storage.get(key)
         present = entry.value.get(subkey) if entry is not None else None
         if present is not None:
@@ -401,11 +401,6 @@ class BoundedStorage:
         self._best.pop(key, None)
         self._versions.pop(key, None)
         del self.storage[key]
-
-    def _forget_expired(self) -> None:
-        if len(self.storage) < len(self._keys):
-            for key in [key for key in self._keys if key not in self.storage]:
-                self._drop_key(key)
 
     def _rank(self, key: Any, author: bytes) -> float:
         return rank_of(lot(self._secret, str(key).encode(), author), self._reputations.of(author))

@@ -135,10 +135,9 @@ class RecordShare:
                 return False
             subkey = self._serializer.loads(record.subkey)
             return self._storage.store(record.key, record.value, record.expiration_time, subkey)
-        found = self.gate.records(record.key, record.value)
         kept = [
             self._storage.store(record.key, entry.value, entry.expiration_time, subkey)
-            for subkey, entry in found.items()
+            for subkey, entry in self.gate.records(record.key, record.value).items()
         ]
         return bool(kept) and all(kept)
 
@@ -183,8 +182,7 @@ class Libp2pDHT:
         self.call = call
         self.client = False
         self.share = RecordShare(counters, peer_limits)
-        drawn = node_id or token_bytes(calls.NODE_BYTES)
-        self.table = RoutingTable(drawn, peer_limits, counters)
+        self.table = RoutingTable(node_id or token_bytes(calls.NODE_BYTES), peer_limits, counters)
         self.tasks = BackgroundTasks()
         self._peer_id = peer_id
         self._counters = counters
@@ -206,8 +204,7 @@ class Libp2pDHT:
 
         Raises ``TransportError`` or ``ValueError``.
         """
-        request = encode({2: calls.pack_node(self._name)})
-        fields = decode(await self.call(peer, PING, request))
+        fields = decode(await self.call(peer, PING, encode({2: calls.pack_node(self._name)})))
         node_id = calls.node_of(fields, 2)
         self._met(node_id, peer)
         clock = fields.get(4, [0.0])[-1]
@@ -265,8 +262,7 @@ class Libp2pDHT:
 
     async def _find(self, key: bytes, take: Take, peer: str) -> Answer[bytes, str] | None:
         """Return a node's own id and its neighbors; None without a valid answer."""
-        request = encode({2: [key], 3: calls.pack_node(self._name)})
-        fields = await self._ask(peer, FIND, request)
+        fields = await self._ask(peer, FIND, encode({2: [key], 3: calls.pack_node(self._name)}))
         if fields is None:
             return None
         try:

@@ -191,8 +191,7 @@ class Host:
                 logger.debug("the connection of %s carries no streams: %s", peer, error)
                 self._drop(connection)
             else:
-                proposed = Proposed(stream, protocol)
-                self._thread.nursery.start_soon(self._carry, proposed, pipe, b"")
+                self._thread.nursery.start_soon(self._carry, Proposed(stream, protocol), pipe, b"")
                 return
 
     async def reserve(self, relay: str, place: HostPort) -> float:

@@ -328,8 +328,7 @@ class Introductions:
         await self._budget.serve(peer, size, take)
 
     async def _push_to_all(self) -> None:
-        connected = await self._thread.call(self._host.connected)
-        await asyncio.gather(*map(self._push, connected))
+        await asyncio.gather(*map(self._push, await self._thread.call(self._host.connected)))
 
     async def _push(self, peer: str) -> None:
         try:

@@ -89,8 +89,7 @@ async def reserve_on(relay: Muxed) -> float:
     stream = await relay.open()
     try:
         with trio.fail_after(RESERVATION_SECONDS):
-            source = await _asked(stream, reserve())
-            return reservation_seconds(await _message(source), time.time())
+            return reservation_seconds(await _message(await _asked(stream, reserve())), time.time())
     except trio.TooSlowError:
         raise ConnectionError(f"no answer within {RESERVATION_SECONDS:g} s") from None
     finally:

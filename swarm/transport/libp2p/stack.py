@@ -103,7 +103,7 @@ def check_library() -> None:
             "give each a process of its own"
         )
     if find_spec("libp2p") is None:
-        raise DaemonFailed("libp2p is not installed; run pip install 'swarm-node[libp2p]'")
+        raise DaemonFailed("libp2p is not installed; run pip install '.[libp2p]' in the clone")
 
 
 class Stack:

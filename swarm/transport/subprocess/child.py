@@ -144,11 +144,9 @@ class Child:
         module, _, name = over.partition(":")
         transport = getattr(import_module(module), name)
         transport.prepare_process()
+        cache = Path(peer_cache) if peer_cache else None
         self._transport = transport(
-            Path(identity),
-            peer_cache=Path(peer_cache) if peer_cache else None,
-            **settings,
-            counters=self.counters,
+            Path(identity), peer_cache=cache, **settings, counters=self.counters
         )
 
     async def start(self) -> None:

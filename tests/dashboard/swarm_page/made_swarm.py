@@ -1,4 +1,4 @@
-"""What an observer of a swarm writes for its page, and the page as plain files on a web server."""
+"""Synthetic data of a public swarm page, and a web server for the page's files."""
 
 import json
 import math
@@ -27,10 +27,10 @@ def key(at: int) -> str:
 
 
 def made(points: int = 300, authors: int = 12, texts: Sequence[str] = (), every=60) -> Page:
-    """The three files of a page, by name.
+    """Return the three data files of a page by name.
 
-    The history has ``points`` of ten minutes, with ``every`` seconds between two looks; ``texts``
-    stand wherever somebody else chooses a text, one after the other.
+    The history has ``points`` of ten minutes; the observer looks every ``every`` seconds. Fields
+    that peers choose take the ``texts`` in turn.
     """
     now = int(time.time())
     people = [_author(at, now, texts) for at in range(authors)]
@@ -43,7 +43,7 @@ def made(points: int = 300, authors: int = 12, texts: Sequence[str] = (), every=
 
 
 def empty(every: float = 60) -> Page:
-    """The page of a swarm in which nobody is, at its first look."""
+    """Return the page of an empty swarm at the first look."""
     page = made(0, 0, every=every)
     page["authors"]["more"] = 0
     nothing = {"offered": 0, "checked": 0, "verified": 0, "refused": {}, "authors": 0}
@@ -127,11 +127,11 @@ def _author(at: int, now: int, texts: Sequence[str]) -> Page:
 
 
 UNDER = "a/b c/"
-"""Where on its host the page lies: neither at the root nor under a simple name."""
+"""Path of the page on its host: not the root, and with a space in it."""
 
 
 def sent() -> dict[str, Path]:
-    """Each file of the page but its data, by where it is served."""
+    """Return the files of the page except its data, by path on the server."""
     own = {
         ("" if path.name == "index.html" else "static/") + path.relative_to(STATIC).as_posix(): path
         for path in STATIC.rglob("*")
@@ -141,7 +141,7 @@ def sent() -> dict[str, Path]:
 
 
 class Host:
-    """A folder that is served on a port of this machine, and can be out of reach for a while."""
+    """A local web server for a folder; it can be stopped and started again."""
 
     def __init__(self, root: Path) -> None:
         self.folder = root / UNDER
@@ -159,7 +159,7 @@ class Host:
         return f"http://127.0.0.1:{self.port}/{UNDER.replace(' ', '%20')}"
 
     def tell(self, page: Page) -> None:
-        """Write the data anew, each file whole."""
+        """Replace the data files; each replacement is atomic."""
         for name, told in page.items():
             target = self.folder / "data" / f"{name}.json"
             part = target.with_suffix(".part")
@@ -179,7 +179,7 @@ class Host:
 
 
 class _Files(SimpleHTTPRequestHandler):
-    """Files with a tag of what is in them: times of files are too coarse for these tests."""
+    """File handler with content-based ETags, because file times are too coarse here."""
 
     def do_GET(self) -> None:
         path = Path(self.translate_path(self.path))
@@ -198,7 +198,7 @@ class _Files(SimpleHTTPRequestHandler):
         self.wfile.write(b"" if known else body)
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Pytest's output is not this server's log."""
+        """Keep request logs out of pytest's output."""
 
 
 @contextmanager

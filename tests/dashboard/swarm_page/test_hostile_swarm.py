@@ -1,4 +1,4 @@
-"""What mallory calls a family, a model, a version, a reason and itself, on the page of a swarm."""
+"""The swarm page shows hostile names, models, versions and reasons as text."""
 
 import pytest
 
@@ -9,16 +9,16 @@ from tests.dashboard.swarm_page.made_swarm import Host, hosted, key, made
 pytestmark = pytest.mark.browser
 
 OWN = "<meta http-equiv="
-"""The page's own security policy, which is the one such element that it may have."""
-MOST_HEADER = 260
+"""Start of the page's own security policy, the only such element allowed."""
+MAX_HEADER = 260
 SHOWN = "document.querySelector('.person code')?.innerText"
 NAMED = "document.querySelector('h1')?.innerText"
 
 
 @pytest.fixture
 def hostile(tmp_path):
-    with hosted(tmp_path / "www", made(60, len(TEXTS), TEXTS)) as found:
-        yield found
+    with hosted(tmp_path / "www", made(60, len(TEXTS), TEXTS)) as server:
+        yield server
 
 
 def harmless(browser: Browser, host: Host) -> None:
@@ -30,7 +30,7 @@ def harmless(browser: Browser, host: Host) -> None:
 
 
 @pytest.mark.parametrize("screen", ["desktop", "phone"])
-def test_a_swarm_of_the_hostile_is_text_in_its_place(browser, hostile, screen):
+def test_swarm_page_shows_hostile_names_as_text(browser, hostile, screen):
     getattr(browser, screen)()
     browser.open(hostile.url, "swarm")
     browser.count(".chart canvas", 5)
@@ -45,7 +45,7 @@ def test_a_swarm_of_the_hostile_is_text_in_its_place(browser, hostile, screen):
 
 
 @pytest.mark.parametrize("screen", ["desktop", "phone"])
-def test_the_pages_of_hostile_authors_hold(browser, hostile, screen):
+def test_author_page_escapes_hostile_names(browser, hostile, screen):
     getattr(browser, screen)()
     browser.open(hostile.url, "authors")
     for at in range(len(TEXTS)):
@@ -55,7 +55,7 @@ def test_the_pages_of_hostile_authors_hold(browser, hostile, screen):
     harmless(browser, hostile)
 
 
-def test_whatever_a_swarm_is_called_its_page_stays_as_it_is(browser, hostile):
+def test_hostile_swarm_name_keeps_the_page_layout(browser, hostile):
     page = made(points=3)
     browser.phone()
     browser.open(hostile.url, "authors")
@@ -65,14 +65,14 @@ def test_whatever_a_swarm_is_called_its_page_stays_as_it_is(browser, hostile):
         browser.driver.refresh()
         browser.until(f"return {NAMED}.startsWith(arguments[0])", str(at))
         assert browser.wrong("overflow") == [], text[:200]
-        assert browser.run("return document.querySelector('header').offsetHeight") < MOST_HEADER
+        assert browser.run("return document.querySelector('header').offsetHeight") < MAX_HEADER
     harmless(browser, hostile)
 
 
 @pytest.mark.parametrize(
     "hash", ["#/author/<img src=x onerror=window.executed=1>", "#/constructor", "#/author"]
 )
-def test_an_address_that_somebody_made_up_leads_nowhere(browser, hostile, hash):
+def test_page_handles_invalid_url_fragments(browser, hostile, hash):
     browser.open(hostile.url, "authors")
     browser.run("location.hash = arguments[0]", hash)
     browser.until("return document.querySelector('.empty, .chart')")

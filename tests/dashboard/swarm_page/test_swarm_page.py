@@ -13,7 +13,7 @@ SHOWS = {
     "authors": "return document.querySelectorAll('tbody tr').length === 12",
     f"author/{key(0)}": "return document.querySelectorAll('.chart canvas').length === 2",
 }
-"""What each shows once it has everything."""
+"""Condition under which each view is complete."""
 JOIN = f"swarm-node join --peers {ADDRESS}"
 STATUS = "document.querySelector('.line [role=status]').innerText"
 READ = "return document.querySelector('main').innerText"
@@ -24,9 +24,9 @@ FIRST = "return document.querySelector('tbody tr').innerText"
 
 @pytest.fixture
 def host(tmp_path):
-    """The page of a swarm of twelve, of which the observer told a minute ago."""
-    with hosted(tmp_path / "www", made()) as found:
-        yield found
+    """Serve the page of a swarm with twelve authors."""
+    with hosted(tmp_path / "www", made()) as server:
+        yield server
 
 
 DRAWN = """
@@ -42,7 +42,7 @@ def look(browser: Browser, host: Host, view: str = "swarm") -> None:
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_every_view_of_a_swarm_can_be_read_on_any_screen(browser, host, pictures, theme):
+def test_swarm_views_are_readable_on_every_screen(browser, host, pictures, theme):
     for view in SHOWS:
         look(browser, host, view)
         browser.theme(theme)
@@ -53,16 +53,16 @@ def test_every_view_of_a_swarm_can_be_read_on_any_screen(browser, host, pictures
     browser.assert_quiet(host.port)
 
 
-def test_the_page_says_how_to_join_and_what_is_whose_word(browser, host):
+def test_page_shows_join_command_and_data_sources(browser, host):
     look(browser, host)
-    told = browser.run(READ)
+    content = browser.run(READ)
     for expected in (JOIN, "sampled, fetched and scored", "not verified", "rewards differ from"):
-        assert expected in told
+        assert expected in content
     assert browser.run("return document.title") == "Swarm · sorting together"
     assert "Loading the" not in browser.text()
 
 
-def test_the_line_is_copied_where_the_browser_gives_no_clipboard(browser, host):
+def test_join_command_is_copied_without_clipboard_api(browser, host):
     look(browser, host)
     browser.run("""
         Object.defineProperty(navigator, 'clipboard', { value: undefined });
@@ -73,7 +73,7 @@ def test_the_line_is_copied_where_the_browser_gives_no_clipboard(browser, host):
     browser.until(f"return {STATUS} === 'Copied.'")
 
 
-def test_the_line_is_selected_where_nothing_may_be_copied(browser, host):
+def test_join_command_is_selected_if_copying_fails(browser, host):
     look(browser, host)
     browser.run("""
         navigator.clipboard.writeText = () => Promise.reject(new Error('denied'));
@@ -84,7 +84,7 @@ def test_the_line_is_selected_where_nothing_may_be_copied(browser, host):
     assert browser.run("return String(getSelection())") == JOIN
 
 
-def test_a_bucket_that_has_just_begun_does_not_make_the_latest_rate_a_low_one(browser, tmp_path):
+def test_latest_rate_accounts_for_partial_buckets(browser, tmp_path):
     page = made(points=2)
     now = page["swarm"]["time"]
     page["history"] |= {"time": [now - 720, now - 120], "offered": [60, 60]}
@@ -92,12 +92,12 @@ def test_a_bucket_that_has_just_begun_does_not_make_the_latest_rate_a_low_one(br
     with hosted(tmp_path / "www", page) as host:
         look(browser, host)
         shown = browser.run("return document.querySelector('#groups .plot').ariaLabel")
-        assert "offered: 720 at" in shown, "60 groups in the five minutes that were observed"
+        assert "offered: 720 at" in shown, "60 groups in the five observed minutes are 720 per hour"
         latest = browser.run("return document.querySelector('#groups .legend b').innerText")
-        assert latest == "1,800", "60 groups in two minutes"
+        assert latest == "1,800", "60 groups in two minutes are 1,800 per hour"
 
 
-def test_what_nobody_should_paste_into_a_terminal_is_no_line_to_copy(browser, tmp_path):
+def test_page_hides_join_command_with_unsafe_addresses(browser, tmp_path):
     page = made()
     page["swarm"]["join"] = [f"{ADDRESS}; rm -rf ~", f"{ADDRESS} $(id)", f"{ADDRESS}\n/x/y", "-h"]
     with hosted(tmp_path / "www", page) as host:
@@ -106,7 +106,7 @@ def test_what_nobody_should_paste_into_a_terminal_is_no_line_to_copy(browser, tm
         assert "Ask the operator of this swarm" in browser.run(READ)
 
 
-def test_authors_are_found_by_name_and_key_and_sorted_by_any_column(browser, host):
+def test_author_table_filters_by_name_or_key_and_sorts(browser, host):
     look(browser, host, "authors")
     typed = """
         const field = document.querySelector('input');
@@ -132,12 +132,12 @@ def test_authors_are_found_by_name_and_key_and_sorted_by_any_column(browser, hos
     assert "3 more" in browser.run(READ)
 
 
-def test_an_author_has_a_page_under_an_address_of_its_own(browser, host):
+def test_each_author_has_a_page_with_its_own_url(browser, host):
     look(browser, host, "authors")
     browser.click("tbody a[href$='${arguments[0]}']", key(1))
-    told = browser.until("return document.querySelector('.person')?.innerText")
+    content = browser.until("return document.querySelector('.person')?.innerText")
     for expected in ("node 1", "trains at night", key(1), "0.250", "rewards differ"):
-        assert expected in told
+        assert expected in content
     assert browser.run("return document.activeElement.id") == "main"
     assert browser.run("return document.title") == "node 1 · sorting together"
     browser.open(host.url, "author/00")
@@ -145,25 +145,25 @@ def test_an_author_has_a_page_under_an_address_of_its_own(browser, host):
     assert browser.errors() == []
 
 
-def test_a_swarm_without_anybody_says_what_to_expect(browser, tmp_path):
+def test_empty_swarm_page_explains_missing_data(browser, tmp_path):
     with hosted(tmp_path / "www", empty()) as host:
         browser.open(host.url, "swarm")
-        told = browser.run(READ)
+        content = browser.run(READ)
         for each in ("No nodes", "No measurements", "No verified", "No refused", "operator"):
-            assert each in told
+            assert each in content
         browser.turn("authors")
         assert "No authors yet" in browser.until(READ)
         assert browser.errors() == []
 
 
 @pytest.mark.parametrize("points", [1, 2])
-def test_a_history_that_has_just_begun_is_drawn(browser, tmp_path, points):
+def test_page_draws_a_history_of_few_points(browser, tmp_path, points):
     with hosted(tmp_path / "www", made(points)) as host:
         look(browser, host)
         assert browser.errors() == []
 
 
-def test_hours_in_which_nobody_looked_are_a_gap(browser, host):
+def test_chart_shows_a_gap_for_unobserved_hours(browser, host):
     page = made(100, every=1)
     times = page["history"]["time"]
     page["history"]["time"] = [at - 36_000 * (place < 50) for place, at in enumerate(times)]
@@ -177,7 +177,7 @@ def test_hours_in_which_nobody_looked_are_a_gap(browser, host):
     browser.until(f"{DRAWN} return told !== '{before}'")
 
 
-def test_old_figures_are_said_to_be_old(browser, host):
+def test_page_warns_about_stale_data(browser, host):
     page = made(every=10)
     page["swarm"]["time"] -= 3 * 3600
     host.tell(page)
@@ -188,7 +188,7 @@ def test_old_figures_are_said_to_be_old(browser, host):
     browser.until(f"{BANNER} === null".replace("?? null === null", "=== undefined"))
 
 
-def test_what_is_told_anew_arrives_without_a_reload(browser, host):
+def test_page_updates_without_a_reload(browser, host):
     host.tell(made(every=1))
     look(browser, host)
     loaded = browser.run(LOADED)
@@ -199,12 +199,12 @@ def test_what_is_told_anew_arrives_without_a_reload(browser, host):
     assert browser.run(LOADED) == loaded
 
 
-def test_a_host_that_is_gone_for_a_while_is_told_and_asked_again(browser, host):
+def test_page_reports_a_lost_host_and_reconnects(browser, host):
     host.tell(made(every=1))
     look(browser, host)
     host.close()
-    told = browser.until(BANNER)
-    assert "has not answered since" in told and "retries automatically" in told
+    content = browser.until(BANNER)
+    assert "has not answered since" in content and "retries automatically" in content
     assert browser.run(SHOWS["swarm"])
     page = made(authors=14, every=1)
     page["swarm"]["time"] += 1
@@ -215,7 +215,7 @@ def test_a_host_that_is_gone_for_a_while_is_told_and_asked_again(browser, host):
     assert browser.errors(gone=True) == []
 
 
-def test_a_page_that_nobody_sees_asks_for_nothing(browser, host):
+def test_hidden_page_sends_no_requests(browser, host):
     host.tell(made(every=1))
     look(browser, host)
     hide = "Object.defineProperty(document, 'hidden', { value: arguments[0], configurable: true });"
@@ -231,7 +231,7 @@ def test_a_page_that_nobody_sees_asks_for_nothing(browser, host):
     browser.until(f"{asked} > arguments[0]", before)
 
 
-def test_two_thousand_points_and_five_hundred_authors_are_drawn_whole(browser, tmp_path):
+def test_page_renders_2000_points_and_500_authors(browser, tmp_path):
     with hosted(tmp_path / "www", made(2_000, 500)) as host:
         look(browser, host)
         browser.run("[...document.querySelectorAll('.choice button')].at(-1).click()")

@@ -1,4 +1,4 @@
-"""Network, table, accounts and journals of a simulated swarm keep the contracts of real ones."""
+"""Simulated network, DHT, accounts and journals keep the contracts of real ones."""
 
 import random
 
@@ -40,7 +40,7 @@ async def echo(peer: str, request: bytes) -> bytes:
     return request + peer.encode()
 
 
-async def test_a_request_is_answered_and_stands_in_the_books_of_both() -> None:
+async def test_request_is_answered_and_counted_by_both_peers() -> None:
     _, (alice, bob) = await network_of(2)
     bob.handle(PULL_STREAM, echo, LIMITS)
     answer = await alice.request(bob.peer_id, PULL_STREAM, b"1234", limit=64, deadline=1.0)
@@ -50,7 +50,7 @@ async def test_a_request_is_answered_and_stands_in_the_books_of_both() -> None:
     assert (alice.bytes_out, alice.bytes_in) == (4, 10) == (bob.bytes_in, bob.bytes_out)
 
 
-async def test_what_goes_wrong_is_told_as_by_every_transport() -> None:
+async def test_transport_raises_the_standard_errors() -> None:
     network, (alice, bob, carol) = await network_of(3)
 
     async def refuse(peer: str, request: bytes) -> bytes:
@@ -74,7 +74,7 @@ async def test_what_goes_wrong_is_told_as_by_every_transport() -> None:
         await alice.request(bob.peer_id, PULL_STREAM, b"1234", limit=64, deadline=1.0)
 
 
-async def test_a_record_comes_back_and_costs_what_the_table_says() -> None:
+async def test_record_round_trip_costs_match_the_model() -> None:
     network, peers = await network_of(40)
     assert await peers[0].store("key", b"author", b"x" * 100, NOW + 5)
     stored = store_cost(40, 100)
@@ -89,17 +89,17 @@ async def test_a_record_comes_back_and_costs_what_the_table_says() -> None:
     assert network.busiest_key() == (1, 1)
 
 
-async def test_a_holder_refuses_what_its_rule_does_not_let_pass() -> None:
+async def test_peer_refuses_records_that_its_validator_rejects() -> None:
     _, peers = await network_of(8)
-    asked: list[RecordView] = []
+    requests: list[RecordView] = []
     for peer in peers:
-        peer.use_validator(lambda record: bool(asked.append(record)))
+        peer.use_validator(lambda record: bool(requests.append(record)))
     assert not await peers[0].store("key", b"author", b"value", NOW + 5)
     assert await peers[1].read("key") == {}
-    assert asked == [RecordView(dht_key_of("key"), b"author", b"value", NOW + 5)]
+    assert requests == [RecordView(dht_key_of("key"), b"author", b"value", NOW + 5)]
 
 
-async def test_a_peer_is_connected_with_so_many_others_and_finds_new_ones_when_they_leave() -> None:
+async def test_peer_keeps_its_connection_count_as_others_leave() -> None:
     _, peers = await network_of(30, connections=4)
     before = peers[0].peers()
     assert len(set(before)) == 4 and peers[0].peer_id not in before
@@ -111,7 +111,7 @@ async def test_a_peer_is_connected_with_so_many_others_and_finds_new_ones_when_t
     assert set(before[2:]) < set(after)
 
 
-async def test_of_many_messages_as_many_are_lost_as_is_said() -> None:
+async def test_network_drops_messages_at_configured_rate() -> None:
     _, (alice, bob) = await network_of(2, loss=0.25)
     bob.handle(PULL_STREAM, echo, LIMITS)
     lost = 0
@@ -123,7 +123,7 @@ async def test_of_many_messages_as_many_are_lost_as_is_said() -> None:
     assert 60 < lost < 140
 
 
-async def test_nobody_waits_on_a_clock_that_others_move() -> None:
+async def test_stepped_clock_never_moves_back_or_sleeps() -> None:
     clock = SteppedClock(NOW)
     clock.move_to(NOW - 1)
     assert clock.time() == clock.monotonic() == NOW
@@ -147,7 +147,7 @@ def put(table: RecordTable, side: int, subkey: bytes, value: bytes, expiry: floa
     return table.put(records, subkey, value, expiry, frozenset(records.ids))
 
 
-def test_the_nearest_places_are_those_that_a_search_of_all_finds() -> None:
+def test_nearest_matches_an_exhaustive_search() -> None:
     draw = random.Random(1)
     for count in (0, 1, 3, 5, 6, 200):
         ids = sorted(draw.getrandbits(160) for _ in range(count))
@@ -156,7 +156,7 @@ def test_the_nearest_places_are_those_that_a_search_of_all_finds() -> None:
         assert nearest(ids, key) == tuple(expected)
 
 
-def test_a_record_gives_way_only_to_one_that_ends_later() -> None:
+def test_only_a_later_expiry_replaces_a_record() -> None:
     table, _ = table_of(8)
     assert put(table, 0, b"a", b"first", NOW + 10)
     assert not put(table, 0, b"a", b"earlier", NOW + 10)
@@ -165,7 +165,7 @@ def test_a_record_gives_way_only_to_one_that_ends_later() -> None:
     assert (records.found, records.size) == ({b"a": b"later"}, 5)
 
 
-def test_an_expired_record_is_gone_and_then_its_key() -> None:
+def test_expired_records_and_keys_are_removed() -> None:
     table, _ = table_of(8)
     put(table, 0, b"a", b"short", NOW + 1)
     put(table, 0, b"b", b"long", NOW + 5)
@@ -177,7 +177,7 @@ def test_an_expired_record_is_gone_and_then_its_key() -> None:
     assert table.max_records() == 0
 
 
-def test_a_record_is_lost_with_the_last_node_that_holds_it() -> None:
+def test_record_is_lost_with_its_last_holder() -> None:
     table, _ = table_of(12)
     put(table, 0, b"a", b"value", NOW + 10)
     holders = table.records(0, KEY, NOW).ids
@@ -189,7 +189,7 @@ def test_a_record_is_lost_with_the_last_node_that_holds_it() -> None:
     assert set(table.records(0, KEY, NOW).ids).isdisjoint(holders)
 
 
-def test_only_who_was_reached_has_a_record() -> None:
+def test_only_reached_nodes_hold_a_record() -> None:
     table, _ = table_of(12)
     records = table.records(0, KEY, NOW)
     table.put(records, b"a", b"value", NOW + 10, frozenset(records.ids[:2]))
@@ -197,7 +197,7 @@ def test_only_who_was_reached_has_a_record() -> None:
     assert table.values_at(records, records.ids[2:]) == {}
 
 
-def test_the_halves_of_a_cut_write_apart_and_what_ends_later_stays_when_it_heals() -> None:
+def test_partition_writes_diverge_and_heal_keeps_the_later_expiry() -> None:
     table, ids = table_of(20)
     put(table, 0, b"old", b"before", NOW + 10)
     table.cut(set(ids[:10]))
@@ -212,14 +212,14 @@ def test_the_halves_of_a_cut_write_apart_and_what_ends_later_stays_when_it_heals
     assert table.records(0, KEY, NOW).entries[b"old"].value == b"before"
 
 
-ALICE, LARRY, NOBODY = b"a" * 32, b"l" * 32, b"n" * 32
+ALICE, LARRY, ABSENT = b"a" * 32, b"l" * 32, b"n" * 32
 
 
-def test_whatever_happens_both_kinds_of_accounts_tell_the_same() -> None:
+def test_memory_accounts_match_journal_accounts() -> None:
     clock = SteppedClock(1_700_000_000.0)
     journal = Journal(MEMORY, clock)
-    kept, held = Accounts(journal, clock), MemoryAccounts(journal, clock)
-    for accounts in (kept, held):
+    durable, memory = Accounts(journal, clock), MemoryAccounts(journal, clock)
+    for accounts in (durable, memory):
         accounts.admit(ALICE, 2)
         accounts.charge(ALICE, 0.5)
         accounts.prove([(ALICE, 1.0)] * 5)
@@ -227,19 +227,19 @@ def test_whatever_happens_both_kinds_of_accounts_tell_the_same() -> None:
         accounts.refuse(LARRY, "bad_signature")
         accounts.refuse(ALICE, "replay", 3)
     clock.move_to(clock.time() + 60)
-    for author in (ALICE, LARRY, NOBODY):
-        assert held.banned(author) == kept.banned(author) == (author == LARRY)
-        assert held.reputation(author) == kept.reputation(author)
-        one, other = held.get(author), kept.get(author)
+    for author in (ALICE, LARRY, ABSENT):
+        assert memory.banned(author) == durable.banned(author) == (author == LARRY)
+        assert memory.reputation(author) == durable.reputation(author)
+        one, other = memory.get(author), durable.get(author)
         assert one.admitted == other.admitted
         assert (one.seconds, one.refused) == (other.seconds, other.refused)
-    assert held.proven() == kept.proven() == {ALICE}
-    assert held.reputations() == kept.reputations()
-    assert held.tried() == kept.tried()
-    assert [account.author for account in held.snapshot()] == [ALICE, LARRY]
+    assert memory.proven() == durable.proven() == {ALICE}
+    assert memory.reputations() == durable.reputations()
+    assert memory.tried() == durable.tried()
+    assert [account.author for account in memory.snapshot()] == [ALICE, LARRY]
 
 
-def test_a_journal_in_memory_hands_out_the_numbers_of_any_journal() -> None:
+def test_memory_journal_assigns_the_same_numbers() -> None:
     clock = SteppedClock(1_700_000_000.0)
     for journal in (Journal(MEMORY, clock), MemoryJournal(clock), MemoryJournal(clock)):
         assert [journal.next_sequence() for _ in range(2)] == [1_700_000_000_000, 1_700_000_000_001]

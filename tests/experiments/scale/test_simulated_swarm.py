@@ -1,4 +1,4 @@
-"""Whole simulated swarms: what befalls them shows in their figures."""
+"""Whole simulated swarms: their figures show the effects of each scenario."""
 
 from dataclasses import astuple, replace
 from itertools import pairwise
@@ -20,13 +20,13 @@ def simulated(scenario: str, **changes: int) -> Figures:
     return run(replace(SMALL, **changes), SCENARIOS[scenario])
 
 
-def told(figures: Figures) -> list[object]:
-    """All but CPU time."""
+def summary(figures: Figures) -> list[object]:
+    """Return all figures except CPU time."""
     epochs = [astuple(replace(epoch, cpu_ms=0.0)) for epoch in figures.epochs]
     return [epochs, figures.waits, figures.taken]
 
 
-def test_everybody_in_a_steady_swarm_soon_has_groups_of_others() -> None:
+def test_every_node_in_a_steady_swarm_soon_has_peer_groups() -> None:
     figures = simulated("steady", epochs=9)
     assert figures.waits.never == 0 and figures.waits.worst <= 1.0
     assert figures.least_found == 1.0
@@ -38,13 +38,13 @@ def test_everybody_in_a_steady_swarm_soon_has_groups_of_others() -> None:
 
 
 @pytest.mark.parametrize("scenario", ["churn", "loss", "partition"])
-def test_a_seed_gives_the_same_figures_again_and_another_seed_others(scenario: str) -> None:
-    first = told(simulated(scenario))
-    assert told(simulated(scenario)) == first
-    assert told(simulated(scenario, seed=1)) != first
+def test_seed_determines_the_figures(scenario: str) -> None:
+    first = summary(simulated(scenario))
+    assert summary(simulated(scenario)) == first
+    assert summary(simulated(scenario, seed=1)) != first
 
 
-def test_the_halves_of_a_cut_have_nothing_of_one_another_until_it_heals() -> None:
+def test_partitioned_halves_exchange_no_groups_until_healing() -> None:
     figures = simulated("partition", epochs=9, nodes=16)
     crossed = [epoch.crossed for epoch in figures.epochs]
     assert crossed[4:6] == [0.0, 0.0]
@@ -52,22 +52,22 @@ def test_the_halves_of_a_cut_have_nothing_of_one_another_until_it_heals() -> Non
     assert simulated("steady").mended is None
 
 
-def test_who_leaves_is_replaced_and_the_newcomer_finds_groups() -> None:
+def test_churn_replaces_nodes_and_new_nodes_find_groups() -> None:
     figures = simulated("churn", nodes=40, epochs=12)
     assert {epoch.nodes for epoch in figures.epochs} == {40}
     steady = simulated("steady", nodes=40, epochs=12)
-    assert told(figures) != told(steady)
+    assert summary(figures) != summary(steady)
     assert figures.waits.never == 0
 
 
-def test_a_third_of_the_nodes_leaves_in_an_hour_of_churn() -> None:
+def test_churn_removes_30_percent_in_60_time_slots() -> None:
     settings = Settings(nodes=1000, epochs=60)
     churn = SCENARIOS["churn"]
     assert churn.leaving(settings, 0) == 0
     assert sum(churn.leaving(settings, epoch) for epoch in range(61)) == 300
 
 
-def test_a_swarm_grows_by_a_constant_factor_up_to_its_size() -> None:
+def test_growth_is_geometric_up_to_the_full_size() -> None:
     growth = SCENARIOS["growth"]
     settings = Settings(nodes=10_000, epochs=20)
     sizes = [growth.size(settings, epoch) for epoch in range(20)]
@@ -77,18 +77,18 @@ def test_a_swarm_grows_by_a_constant_factor_up_to_its_size() -> None:
     assert [epoch.nodes for epoch in figures.epochs] == [10, 12, 16, 19, 24, 30]
 
 
-def test_lost_messages_are_lost_to_somebody() -> None:
+def test_message_loss_causes_more_requests() -> None:
     whole, lossy = simulated("steady", nodes=30), simulated("loss", nodes=30)
     assert lossy.rpcs(TrafficKind.FRAMES) > whole.rpcs(TrafficKind.FRAMES)
     assert lossy.waits.never == 0
 
 
-def test_announcements_stand_as_deep_as_suits_the_size() -> None:
+def test_announcement_depth_matches_the_swarm_size() -> None:
     for nodes in (10, 60):
         assert simulated("steady", nodes=nodes).depth == pytest.approx(depth_for(nodes), abs=0.4)
 
 
-def test_what_nodes_remember_together_is_theirs_alone_and_bounded() -> None:
+def test_shared_cache_is_bounded_and_separate_per_swarm() -> None:
     openings = SharedOpeners.with_cache(1)
     swarm = swarm_manifest(10)
     records = [
@@ -99,10 +99,10 @@ def test_what_nodes_remember_together_is_theirs_alone_and_bounded() -> None:
         )
         for number in (1, 2)
     ]
-    (first, again, _, anew) = (
+    (first, again, _, rebuilt) = (
         openings.record(record, swarm.swarm_id, swarm.manifest)
         for record in (records[0], records[0], records[1], records[0])
     )
     assert first is again
-    assert anew == first
+    assert rebuilt == first
     assert SharedOpeners.with_cache(1).record is not openings.record

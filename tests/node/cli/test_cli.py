@@ -42,11 +42,11 @@ def test_help_shows_every_command_under_its_group(terminal):
     assert "│ identity " in panels["Manage"]
 
 
-def test_help_answers_without_loading_torch_pydantic_or_the_network():
+def test_help_imports_no_torch_pydantic_or_network_code():
     assert python(NAMED, "--help", check=True).stdout.splitlines()[-1] == "loaded:"
 
 
-def test_a_stopped_node_is_told_about_without_loading_the_network(node):
+def test_status_of_stopped_node_imports_no_network_code(node):
     node.write_status({"state": "stopped", "peer_id": None, "time": 0.0})
     lines = python(NAMED, "status", "--config", str(node.config), check=True).stdout.splitlines()
     assert lines[0].startswith("state     stopped")
@@ -54,19 +54,19 @@ def test_a_stopped_node_is_told_about_without_loading_the_network(node):
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_a_page_that_is_written_from_the_code_is_current(path):
+def test_generated_reference_page_is_current(path):
     now = path.read_text(encoding="utf-8")
     assert now == PAGES[path](), "run: python -m docs.reference"
 
 
-def test_the_program_alone_says_in_three_lines_what_to_do_first(terminal):
+def test_program_without_arguments_prints_first_steps(terminal):
     first, then, more = terminal.ok().splitlines()
     assert first.endswith("swarm-node demo")
     assert "swarm-node init" in then and "swarm-node join" in then
     assert "--help" in more and (ROOT / "docs" / "tutorial.md").is_file() and "tutorial" in more
 
 
-def test_the_version_names_the_packages_that_decide_how_it_behaves(terminal):
+def test_version_lists_python_torch_and_transport(terminal):
     told = dict(line.split(maxsplit=1) for line in terminal.ok("--version").splitlines())
     assert told["Python"] == platform.python_version() and told["torch"] == version("torch")
     assert f"hivemind {version('hivemind')}" in told["transport"]
@@ -76,9 +76,9 @@ def test_the_version_names_the_packages_that_decide_how_it_behaves(terminal):
     ("typed", "offered"), [("jo", "join"), ("join --pe", "--peers"), ("identity e", "export")]
 )
 def test_a_shell_completes_commands_and_options(typed, offered):
-    asked = {"_SWARM_NODE_COMPLETE": "complete_bash", "COMP_WORDS": f"swarm-node {typed}"}
-    asked["COMP_CWORD"] = str(asked["COMP_WORDS"].count(" "))
-    shown = python("from node.cli.main import run; run()", env=asked, check=True)
+    settings = {"_SWARM_NODE_COMPLETE": "complete_bash", "COMP_WORDS": f"swarm-node {typed}"}
+    settings["COMP_CWORD"] = str(settings["COMP_WORDS"].count(" "))
+    shown = python("from node.cli.main import run; run()", env=settings, check=True)
     assert offered in shown.stdout.split()
 
 
@@ -89,7 +89,7 @@ def test_a_shell_completes_commands_and_options(typed, offered):
         ("greeting:gone", "--version", "command hello: greeting:gone cannot be imported"),
     ],
 )
-def test_packages_add_commands_and_take_none_away(tmp_path, monkeypatch, target, typed, told):
+def test_plugin_packages_add_commands_or_warn(tmp_path, monkeypatch, target, typed, told):
     code = "def hello(x: str, peers: int = 0, debug: bool = False):\n"
     code += "    print('hello from a package:', debug, peers, x)\n"
     (tmp_path / "greeting.py").write_text(code)
@@ -100,13 +100,13 @@ def test_packages_add_commands_and_take_none_away(tmp_path, monkeypatch, target,
 
 
 @pytest.mark.parametrize("given", [("ask", "wie hei\udcdft du"), ("init", "gr\udcfcn")])
-def test_an_argument_that_is_no_text_is_a_usage_error(terminal, given):
+def test_undecodable_argument_is_a_usage_error(terminal, given):
     assert ascii(given[1])[1:-1] in terminal.fails(2, *given) and "LC_ALL" in terminal.err
     assert list(Path().iterdir()) == []
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="other file systems take text alone")
-def test_a_folder_whose_name_is_no_text_is_refused_before_anything_is_made(terminal, monkeypatch):
+@pytest.mark.skipif(sys.platform != "linux", reason="other file systems reject such names")
+def test_join_rejects_a_folder_name_that_is_not_utf8(terminal, monkeypatch):
     folder = Path("gr\udcfcn")
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -123,7 +123,7 @@ def test_init_writes_a_config_and_a_private_key(terminal):
     assert stat.S_IMODE(Path(facts["identity"]).stat().st_mode) == 0o600
 
 
-def test_init_writes_common_keys_and_with_full_every_key(terminal):
+def test_init_writes_common_keys_or_all_keys_with_full(terminal):
     short, full = Path("short/node.toml"), Path("full/node.toml")
     terminal.ok("init", "short")
     terminal.ok("init", "--full", "full", "--set", "learner.lr=1e-5")
@@ -135,7 +135,7 @@ def test_init_writes_common_keys_and_with_full_every_key(terminal):
     assert load(short) == Config().model_copy(update=change)
 
 
-def test_init_writes_values_that_are_set_and_nothing_if_one_is_wrong(terminal):
+def test_init_writes_set_values_or_nothing_if_one_is_invalid(terminal):
     given = ("--set", "policy.model=tiny-wide", "--set", "network.lan=true")
     config = terminal.json("init", "node", *given)["config"]
     written = tomllib.loads(Path(config).read_text())
@@ -145,7 +145,7 @@ def test_init_writes_values_that_are_set_and_nothing_if_one_is_wrong(terminal):
     assert not Path("other").exists()
 
 
-def test_each_new_node_has_a_seed_of_its_own_from_its_key(terminal):
+def test_init_derives_a_unique_seed_from_the_node_key(terminal):
     seeds = []
     for name in ("anna", "bert"):
         facts = terminal.json("init", name)
@@ -166,13 +166,13 @@ def test_identity_is_shown_and_copied(terminal, node):
     assert "File exists" in terminal.fails(1, *export)
 
 
-def test_an_error_shows_its_trace_only_with_debug(terminal):
+def test_error_shows_a_traceback_only_with_debug(terminal):
     assert terminal.refuses(1, "status").startswith("error: no node.toml here")
     *trace, last = terminal.fails(1, "status", "--debug").splitlines()
     assert "Traceback" in "\n".join(trace) and last.startswith("error: no node.toml here")
 
 
-def test_an_unexpected_error_is_one_line_as_well(terminal, node, monkeypatch):
+def test_unexpected_error_prints_one_line(terminal, node, monkeypatch):
     def broken(self: RunFolder) -> int:
         raise ZeroDivisionError("odd\nstate")
 

@@ -14,7 +14,7 @@ from node.evaluation.comparison import Disputed, Question, silence
 from node.tasks.sandbox.sandbox import sandbox_support
 from swarm.common.util import counted
 from swarm.groups import Split, TaskRef
-from swarm.verification import UNKNOWN_ENV, JudgeRefused
+from swarm.verification import UNKNOWN_ENV, VerifierError
 from tests.node.dashboard import asked
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "own_environment"
@@ -22,11 +22,11 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "own_environment"
 
 @pytest.fixture
 def said(monkeypatch):
-    """What is typed, a line each."""
+    """Return a function that sets the lines of standard input."""
     return lambda *lines: monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(lines) + "\n"))
 
 
-def test_a_person_plays_until_it_is_over_and_hears_what_it_was_worth(terminal, said):
+def test_play_prints_the_reward_at_the_end_of_a_game(terminal, said):
     said("0", "0", "0", "0")
     asked, *answers = terminal.ok("play", "guess", "--seed", "7").splitlines()
     assert answers == ["» higher", "» higher", "reward 0.00"]
@@ -35,21 +35,21 @@ def test_a_person_plays_until_it_is_over_and_hears_what_it_was_worth(terminal, s
     assert "reward " in terminal.ok("play", "guess", "--seed", "7", "--level", "0")
 
 
-def test_who_leaves_early_is_told_what_it_was_worth_so_far(terminal, monkeypatch):
+def test_play_prints_the_reward_so_far_at_end_of_input(terminal, monkeypatch):
     for typed in ("", "n\n"):
         monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
         *_, last = terminal.ok("play", "maze", "--seed", "1").splitlines()
         assert last.startswith("reward so far 0.")
 
 
-def test_a_family_of_one_turn_is_answered_once(terminal, said):
+def test_play_asks_a_one_turn_family_once(terminal, said):
     said("no", "never")
     shown = terminal.ok("play", "gcd", "--task-set", "tiny", "--seed", "3")
     assert shown.startswith("» Find the Greatest") and shown.endswith("reward 0.00\n")
 
 
-@pytest.mark.skipif(not sandbox_support().whole, reason="no sandbox for answers that run as code")
-def test_a_family_that_runs_answers_as_code_is_played_without_a_configuration(terminal, said):
+@pytest.mark.skipif(not sandbox_support().whole, reason="code answers need a sandbox")
+def test_play_runs_code_answers_without_configuration(terminal, said):
     said("0")
     shown = terminal.ok("play", "binary_matrix", "--task-set", "reasoning-gym", "--seed", "3")
     assert "taxicab" in shown and shown.endswith("reward 0.00\n")
@@ -66,14 +66,14 @@ extract = "answer_tag"
 
 
 @pytest.mark.parametrize("end", [('"""', "9"), ()], ids=["fence", "end of file"])
-def test_an_answer_of_several_lines_is_between_two_lines_of_quotes(terminal, said, end):
+def test_play_reads_multiline_answers_between_quotes(terminal, said, end):
     Path("matrix.toml").write_text(MATRIX)
     said('"""', "<answer>", "3 5", "4 4", "</answer>", *end)
     shown = terminal.ok("play", "rotate_matrix", "--task-set", "matrix.toml", "--seed", "3")
     assert "by 810 degrees" in shown and "» 5 4\n» 3 4\nreward 1.00\n" in shown
 
 
-def test_a_fence_takes_one_turn_and_keeps_indented_quotes_and_empty_lines(terminal, said):
+def test_quoted_answer_keeps_indented_quotes_and_empty_lines(terminal, said):
     lines = ["def f():", '    """', "", '"""']
     assert [*typed_answers(["1\n", '"""\n', *(f"{line}\n" for line in lines), "2\n"])] == [
         "1",
@@ -84,25 +84,25 @@ def test_a_fence_takes_one_turn_and_keeps_indented_quotes_and_empty_lines(termin
     assert terminal.ok("play", "guess", "--seed", "7").count("» higher") == 2
 
 
-def test_a_model_plays_and_every_turn_is_shown(terminal):
+def test_play_shows_every_turn_of_a_model(terminal):
     for family, task_set in (("bandit", "games"), ("gcd", "tiny")):
         arguments = ("--task-set", task_set, "--model", "tiny-games", "--seed", "3")
         shown = terminal.ok("play", family, *arguments)
         assert shown.startswith("» ") and "\nreward " in shown
 
 
-def test_an_environment_in_a_file_is_played_from_the_task_set_s_file_or_a_named_one(terminal, said):
+def test_play_loads_the_environment_of_a_task_set_or_file(terminal, said):
     task_set = ("--task-set", str(EXAMPLE / "treasure.toml"))
     file = ("--file", str(EXAMPLE / "treasure.py"))
     for named in ((), file):
         said("w")
         assert terminal.ok("play", "treasure", *task_set, *named).startswith("» At house ")
-    told = terminal.fails(2, "play", "treasure", *task_set, "--file", "no.py")
-    assert told.startswith("error: --file: no.py. There is no such file")
+    output = terminal.fails(2, "play", "treasure", *task_set, "--file", "no.py")
+    assert output.startswith("error: --file: no.py. There is no such file")
     Path("other.py").write_text("")
-    told = terminal.refuses(1, "play", "treasure", *task_set, "--file", "other.py")
-    assert "'treasure' is of version" in told and "get the same file" in told
-    assert "evel" not in told, "without a word of levels"
+    output = terminal.refuses(1, "play", "treasure", *task_set, "--file", "other.py")
+    assert "'treasure' is of version" in output and "get the same file" in output
+    assert "evel" not in output, "the error does not mention levels"
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_an_environment_in_a_file_is_played_from_the_task_set_s_file_or_a_named_
         (("guess", "--model", "nowhere/at-all"), 2, "policy.model"),
     ],
 )
-def test_what_cannot_be_played_is_said_in_one_line(terminal, arguments, status, why):
+def test_play_reports_bad_arguments_in_one_line(terminal, arguments, status, why):
     assert why in terminal.refuses(status, "play", *arguments)
 
 
@@ -126,30 +126,30 @@ def trained(node):
     return asked.trained(node.root)
 
 
-def test_a_drawn_question_is_answered_and_scored_the_same_each_time(terminal, trained):
-    told = terminal.json("ask", *AT, "--family", "gcd")
-    assert told["family"] == "gcd" and told["prompt"].endswith("Answer:")
-    (answer,) = told["answers"]
+def test_ask_gives_reproducible_answers_and_rewards(terminal, trained):
+    output = terminal.json("ask", *AT, "--family", "gcd")
+    assert output["family"] == "gcd" and output["prompt"].endswith("Answer:")
+    (answer,) = output["answers"]
     assert 0.0 <= answer["reward"] <= 1.0 and answer["unscored"] is None
     assert "step-00000010" in answer["model"]
-    asked = ("ask", told["prompt"], *AT, "--family", "gcd")
+    asked = ("ask", output["prompt"], *AT, "--family", "gcd")
     first, again = (terminal.json(*asked)["answers"] for _ in range(2))
     assert first == again
 
 
 class Lacking:
-    """A verifier whose families but one have no held-out question."""
+    """A verifier with held-out questions only for the families ``having``."""
 
     def __init__(self, *having):
         self._having = having
 
     def prompts(self, tasks):
         if any(task.env not in self._having for task in tasks):
-            raise JudgeRefused(UNKNOWN_ENV, "no heldout question in 256 draws")
+            raise VerifierError(UNKNOWN_ENV, "no heldout question in 256 draws")
         return ["?"] * len(tasks)
 
 
-def test_a_question_is_drawn_of_a_family_that_has_some_whatever_the_chance():
+def test_sampling_skips_families_without_heldout_questions():
     levels = [("a", 0), ("a", 1), ("b", 0), ("c", 0)]
     for seed in range(20):
         drawn = comparison.drawn(Lacking("b"), levels, random.Random(seed))
@@ -162,7 +162,7 @@ def test_a_question_is_drawn_of_a_family_that_has_some_whatever_the_chance():
     )
 
 
-def test_a_typed_question_of_a_family_is_known_and_another_is_not(terminal, trained, monkeypatch):
+def test_ask_scores_typed_questions_only_of_known_tasks(terminal, trained, monkeypatch):
     draw = comparison.drawn
     monkeypatch.setattr(comparison, "drawn", lambda *of: draw(*of[:2], random.Random(1)))
     drawn = terminal.json("ask", *AT, "--family", "leg_counting")
@@ -176,7 +176,7 @@ def test_a_typed_question_of_a_family_is_known_and_another_is_not(terminal, trai
     assert shown.startswith("question:\n  Who are you?\n")
 
 
-def test_an_answer_without_text_says_why_and_what_to_do(terminal, trained):
+def test_ask_explains_an_empty_answer(terminal, trained):
     asked = ("ask", "How many legs do two cats have?", *AT, "--base")
     *_, base = terminal.json(*asked)["answers"]
     assert base["text"] == "" and "the most probable completion is empty" in base["empty"]
@@ -187,9 +187,9 @@ def test_an_answer_without_text_says_why_and_what_to_do(terminal, trained):
     assert silence("", drawn, 1.0) and silence("7", drawn) is None
 
 
-def test_the_base_answers_beside_the_policy(terminal, trained):
-    told = terminal.json("ask", *AT, "--base", "--temperature", "0.7")
-    assert [Path(answer["model"]).name for answer in told["answers"]] == ["step-00000010", "tiny"]
+def test_ask_shows_base_and_policy_answers(terminal, trained):
+    output = terminal.json("ask", *AT, "--base", "--temperature", "0.7")
+    assert [Path(answer["model"]).name for answer in output["answers"]] == ["step-00000010", "tiny"]
     assert "\nstep-00000010:\n" in terminal.ok("ask", *AT, "--base") and "\ntiny:\n" in terminal.out
     assert terminal.out.count("reward ") == 2
 
@@ -202,11 +202,11 @@ def test_the_base_answers_beside_the_policy(terminal, trained):
         (("why " * 3000,), "Ask a shorter question"),
     ],
 )
-def test_what_cannot_be_asked_is_told(terminal, trained, arguments, said):
+def test_ask_reports_bad_arguments(terminal, trained, arguments, said):
     assert said in terminal.fails(2, "ask", *arguments, *AT)
 
 
-def test_a_node_is_compared_with_a_model_alike_each_time(terminal, trained):
+def test_compare_gives_reproducible_results(terminal, trained):
     asked = ("compare", "node", "tiny", "--tasks", "20", "--samples", "2")
     first, again = (terminal.json(*asked) for _ in range(2))
     assert first == again
@@ -221,7 +221,7 @@ def test_a_node_is_compared_with_a_model_alike_each_time(terminal, trained):
     assert "B − A" in shown
 
 
-def test_the_numbers_of_a_question_on_which_two_models_differ_are_shown():
+def test_comparison_table_shows_a_long_prompt_in_full():
     prompt = f"State the final answer to the following arithmetic problem: {'17 + 4 - ' * 12}5 ="
     row = Disputed(TaskRef("sums", 0, 1, Split.HELDOUT), prompt, 0.0, 1.0)
     table = differences([row], 5)
@@ -229,14 +229,14 @@ def test_the_numbers_of_a_question_on_which_two_models_differ_are_shown():
     assert list(table.columns[1].cells) == [prompt]
 
 
-def test_a_model_is_no_better_than_itself(terminal, trained):
+def test_model_has_no_gain_over_itself(terminal, trained):
     asked = ("compare", "tiny", "tiny", "--tasks", "16", "--samples", "1", *AT)
-    told = terminal.json(*asked)
-    assert (told["gain"], told["margin"], told["disputed"]) == (0.0, 0.0, [])
+    output = terminal.json(*asked)
+    assert (output["gain"], output["margin"], output["disputed"]) == (0.0, 0.0, [])
     assert "no significant difference" in terminal.ok(*asked)
 
 
-def test_what_cannot_be_compared_is_told(terminal, trained):
+def test_compare_reports_invalid_models(terminal, trained):
     assert terminal("compare", "node", "no-such-model/at-all") in (1, 2)
     assert "no-such-model/at-all" in terminal.err
     Path("empty").mkdir()

@@ -29,7 +29,7 @@ AT = ("--config", "node")
 
 @pytest.fixture
 def history(node):
-    """Rounds 10, 20 and 30 of a swarm, the second of which was the best."""
+    """Return checkpoints of rounds 10, 20 and 30; round 20 is the best."""
     signed = create_swarm(Identity.load(node.identity), name="sums")
     node.manifest.write_bytes(signed)
     checkpoints = Checkpoints(node.checkpoints, keep=3)
@@ -49,9 +49,9 @@ def rows(terminal: Terminal) -> list[list[str]]:
     return [line.split("│") for line in lines if "│" in line]
 
 
-def test_checkpoints_are_listed_with_their_figures_on_any_terminal(terminal, history, monkeypatch):
-    told = listed(terminal, "round", "policy_step", "reward", "best")
-    assert told == [(10, 7, 0.2, False), (20, 17, 0.69, True), (30, 27, 0.48, False)]
+def test_checkpoints_lists_rounds_and_rewards_at_any_width(terminal, history, monkeypatch):
+    output = listed(terminal, "round", "policy_step", "reward", "best")
+    assert output == [(10, 7, 0.2, False), (20, 17, 0.69, True), (30, 27, 0.48, False)]
     for size, age, rolled_back in listed(terminal, "bytes", "age_s", "rolled_back"):
         assert size > 1000 and age >= 0 and not rolled_back
     shown = {row[1].strip(): " ".join(row) for row in rows(terminal)}
@@ -62,15 +62,15 @@ def test_checkpoints_are_listed_with_their_figures_on_any_terminal(terminal, his
     assert [row[1:4] for row in rows(terminal)] == wide
 
 
-def test_without_a_checkpoint_there_is_a_word(terminal, node):
+def test_commands_report_missing_checkpoints(terminal, node):
     assert "no checkpoint yet" in terminal.fails(1, "checkpoints", *AT)
     assert terminal.json("checkpoints", *AT) == [] and terminal("rollback", *AT, "--to", "10") == 2
     assert "none yet" in terminal.err
 
 
-def test_rollback_goes_back_to_a_round_or_to_the_best_and_forward_again(terminal, history):
-    told = terminal.json("rollback", *AT, "--to", "best")
-    assert told == {"round": 20, "policy_step": 17, "set_aside": [30]}
+def test_rollback_selects_an_earlier_best_or_later_round(terminal, history):
+    output = terminal.json("rollback", *AT, "--to", "best")
+    assert output == {"round": 20, "policy_step": 17, "set_aside": [30]}
     assert history.steps() == [10, 20]
     shown = terminal.ok("rollback", *AT, "--to", "10")
     assert "policy step 7; set aside: 20\nnext: swarm-node join --config" in shown
@@ -79,7 +79,7 @@ def test_rollback_goes_back_to_a_round_or_to_the_best_and_forward_again(terminal
     assert history.steps() == [10, 30]
 
 
-def test_a_checkpoint_goes_by_its_round_its_folder_or_a_step_that_is_no_round(terminal, history):
+def test_checkpoint_is_selected_by_round_folder_or_step(terminal, history):
     state = {"round": 40, "policy_step": 30}
     history.save(40, partial(saved_policy, seed=40), state)
     folder = str(history.path(30))
@@ -91,24 +91,24 @@ def test_a_checkpoint_goes_by_its_round_its_folder_or_a_step_that_is_no_round(te
     assert "there are: 20" in terminal.fails(2, "rollback", *AT, "--to", "away/step-00000030")
 
 
-def test_of_two_that_are_as_good_the_best_is_the_one_of_this_run(terminal, history, node):
+def test_best_checkpoint_prefers_one_not_rolled_back(terminal, history, node):
     history.rewards.note(10, swarm_id(node.manifest.read_bytes()).hex(), 0.69)
     terminal.ok("rollback", *AT, "--to", "10")
     assert listed(terminal, "round", "best") == [(10, True), (20, False), (30, False)]
 
 
-def test_status_shows_the_round_that_was_gone_back_to(terminal, history, node):
+def test_status_shows_the_round_after_a_rollback(terminal, history, node):
     with closing(JsonLinesFile(node.metrics, 1 << 20)) as metrics:
         for number in (9, 10, 11, 30):
-            metrics.write(RoundRecord(round=number, policy_step=number, time=0.0, reward_own=0.5))
+            metrics.write(RoundRecord(round=number, policy_step=number, time=0.0, reward_local=0.5))
     node.write_status({"state": "stopped", "record": {"round": 30}, "peers": [], "time": 0.0})
     terminal.ok("rollback", *AT, "--to", "10")
-    told = terminal.json("status", *AT)
-    assert (told["record"]["round"], told["state"]) == (10, "stopped")
+    output = terminal.json("status", *AT)
+    assert (output["record"]["round"], output["state"]) == (10, "stopped")
 
 
 @pytest.mark.parametrize("damaged", ["status", "metrics"])
-def test_rollback_with_damaged_reports_works_and_says_so(terminal, history, node, caplog, damaged):
+def test_rollback_works_and_warns_with_damaged_reports(terminal, history, node, caplog, damaged):
     node.write_status({"state": "stopped", "record": {"round": 30}, "peers": [], "time": 0.0})
     getattr(node, damaged).write_text("[]\n")
     assert "rolled back to round 10" in terminal.ok("rollback", *AT, "--to", "10")
@@ -123,23 +123,23 @@ def used(node, author, *steps):
             pool.record_update(step, [], [GroupKey(author, 1, step)])
 
 
-def test_what_a_blocked_peer_taught_is_undone(terminal, history, node):
+def test_block_undo_reverts_updates_of_a_peer(terminal, history, node):
     anna, ben = identity("anna"), identity("ben")
     used(node, anna.author, 18, 25)
     used(node, ben.author, 3)
     with closing(Journal(node.journal, SystemClock())) as journal:
         journal.backup()
-    node.journal.unlink()  # what the backup has must survive, too
-    told = terminal.json("block", anna.peer_id, "--undo", *AT)
+    node.journal.unlink()  # The command must also find rows that only the backup has.
+    output = terminal.json("block", anna.peer_id, "--undo", *AT)
     checkpoint = {"round": 20, "policy_step": 17, "set_aside": [30]}
-    assert told["undone"] == {"updates": [18, 25], "checkpoint": checkpoint}
-    assert told["blocked"] == [{"peer_id": anna.peer_id}] and history.steps() == [10, 20]
+    assert output["undone"] == {"updates": [18, 25], "checkpoint": checkpoint}
+    assert output["blocked"] == [{"peer_id": anna.peer_id}] and history.steps() == [10, 20]
     failed = terminal.fails(1, "block", ben.peer_id, "--undo", *AT)
     assert "older than policy step 3" in failed and f"blocks {ben.peer_id}" in terminal.out
     assert history.steps() == [10, 20]
 
 
-def test_a_peer_of_no_update_is_blocked_and_nothing_is_undone(terminal, history, node):
+def test_block_undo_reverts_nothing_for_an_unused_peer(terminal, history, node):
     used(node, identity("anna").author, 18)
     shown = terminal.ok("block", identity("ben").peer_id, "--undo", *AT)
     assert "no update used their groups" in shown and history.steps() == [10, 20, 30]
@@ -156,15 +156,15 @@ def test_a_peer_of_no_update_is_blocked_and_nothing_is_undone(terminal, history,
         ("x", "step-00000012"),
     ],
 )
-def test_rollback_names_what_there_is_and_leaves_a_running_node(terminal, history, node, to, said):
+def test_rollback_lists_choices_and_refuses_running_nodes(terminal, history, node, to, said):
     assert to in terminal.fails(2, "rollback", *AT, "--to", to) and said in terminal.err
     with node.locked():
         assert "already used by process" in terminal.fails(1, "rollback", *AT, "--to", "10")
     assert history.steps() == [10, 20, 30]
 
 
-def test_a_second_start_in_a_folder_is_refused_before_all_else(terminal, node, monkeypatch):
-    monkeypatch.setattr("node.run.preflight.check_start", lambda *_: pytest.fail("it was slow"))
+def test_command_refuses_a_used_folder_before_any_work(terminal, node, monkeypatch):
+    monkeypatch.setattr("node.run.preflight.check_start", lambda *_: pytest.fail("it checked"))
     monkeypatch.setattr("node.monitor.logs.start_logging", lambda *_: pytest.fail("it logged"))
     with node.locked():
         for command in ("join", "bootstrap", "observe"):
@@ -173,7 +173,7 @@ def test_a_second_start_in_a_folder_is_refused_before_all_else(terminal, node, m
 
 
 @pytest.mark.parametrize(("choice", "number"), [((), 30), (("--best",), 20), (("--step", "7"), 10)])
-def test_export_and_eval_take_the_checkpoint_that_is_chosen(terminal, history, choice, number):
+def test_export_and_eval_use_the_selected_checkpoint(terminal, history, choice, number):
     facts = terminal.json("export", *AT, "--out", "model", *choice)
     assert facts["state"]["round"] == number
     folders = (Path("model"), history.path(number))
@@ -183,7 +183,7 @@ def test_export_and_eval_take_the_checkpoint_that_is_chosen(terminal, history, c
     assert terminal.json("eval", *AT, *few, *choice)["model"] == str(history.path(number))
 
 
-def test_a_failed_export_leaves_nothing_and_can_be_repeated(terminal, history, node, monkeypatch):
+def test_failed_export_leaves_no_files_and_can_be_retried(terminal, history, node, monkeypatch):
     export, save = ("export", *AT, "--out", "model"), Policy.save
 
     def full(policy, folder):
@@ -201,7 +201,7 @@ def test_a_failed_export_leaves_nothing_and_can_be_repeated(terminal, history, n
 
 
 @pytest.mark.parametrize("command", [("export", "--out", "model"), ("eval", "--tasks", "1")])
-def test_a_running_node_deletes_nothing_that_is_loaded(terminal, history, command, monkeypatch):
+def test_node_keeps_a_checkpoint_while_it_is_loaded(terminal, history, command, monkeypatch):
     load = Policy.load
 
     def late(config):
@@ -215,9 +215,9 @@ def test_a_running_node_deletes_nothing_that_is_loaded(terminal, history, comman
 
 
 @pytest.mark.parametrize("command", [("export", "--out", "model"), ("eval",)])
-def test_a_choice_that_cannot_be_met_is_named(terminal, history, command):
-    told = terminal.fails(2, *command, *AT, "--step", "8")
-    assert "--step: 8" in told and "10 (policy step 7), 20 (policy step 17)" in told
+def test_command_reports_an_invalid_choice(terminal, history, command):
+    output = terminal.fails(2, *command, *AT, "--step", "8")
+    assert "--step: 8" in output and "10 (policy step 7), 20 (policy step 17)" in output
     assert "--step 7 and --best" in terminal.fails(2, *command, *AT, "--step", "7", "--best")
     (history.folder / "rewards.json").unlink()
     assert "schedule.eval_every" in terminal.fails(2, *command, *AT, "--best")

@@ -35,7 +35,7 @@ def gym(name: str = "gcd", level: str = "max_value = 9") -> str:
 
 
 def sums(level: str = 'match = "numeric"') -> str:
-    """A task set of one file, which lies beside it."""
+    """Return a task set whose tasks are in a file next to it."""
     env = 'name = "sums"\nfile = "sums.jsonl"\n'
     return f'source = "jsonl"\n{KEYS}{env}levels = [{{ {level} }}]\n'
 
@@ -71,19 +71,19 @@ def written(task_set: str, lines: str = SUMS) -> tuple[str, ...]:
         (sums().replace('file = "sums.jsonl"\n', ""), SUM, "env 'sums' in 'own.toml' lacks file"),
     ],
 )
-def test_a_task_set_that_no_node_can_open_is_refused(terminal, node, task_set, lines, complaint):
+def test_create_rejects_an_unusable_task_set(terminal, node, task_set, lines, complaint):
     told = terminal.refuses(2, *written(task_set, lines))
     assert told.startswith("error: --task-set: own.toml (") and complaint in told
     assert not node.manifest.exists()
 
 
 @pytest.mark.parametrize("task_set", [gym(), sums()])
-def test_a_task_set_that_opens_is_signed(terminal, node, task_set):
+def test_create_signs_a_valid_task_set(terminal, node, task_set):
     assert "not tried" not in terminal.ok(*written(task_set))
     assert node.manifest.exists()
 
 
-def test_the_creator_of_a_swarm_with_own_files_is_told_to_name_them(terminal, node):
+def test_create_asks_to_configure_local_task_files(terminal, node):
     told = terminal.ok(*written(sums()))
     line = f'set tasks.files.sums = "{Path("sums.jsonl").absolute()}" in node/node.toml'
     assert f"this node does not train on sums yet: {line}" in told
@@ -93,20 +93,20 @@ def test_the_creator_of_a_swarm_with_own_files_is_told_to_name_them(terminal, no
     assert "train on sums yet" not in terminal.ok(*written(sums()), *known)
 
 
-def test_questions_with_several_answers_are_told(terminal, node):
+def test_create_warns_about_ambiguous_questions(terminal, node):
     assert "several answers" not in terminal.ok(*written(sums(), SUMS + SUMS))
     other = SUMS + SUM.replace("2", "3").replace("1 + 1", "1 + 3")
     told = terminal.ok(*written(sums(), other), "--out", "other.swarm")
     assert "sums.jsonl has 1 question with several answers, such as '1 + 3 ='" in told
 
 
-def test_an_error_of_a_task_set_says_once_what_is_wrong(terminal, node):
+def test_task_set_error_states_the_cause_once(terminal, node):
     told = terminal.refuses(2, *written(sums(), SUM))
     why = "env 'sums' level 0 cannot be used: no heldout question in 256 draws; it has too few"
     assert f"own.toml ({why}" in told
 
 
-def test_a_family_that_this_machine_may_not_open_is_named_with_the_reason(terminal, node):
+def test_create_names_untested_families_with_the_reason(terminal, node):
     told = terminal.ok(*written(gym("binary_matrix", "min_n = 3")))
     assert "not tested: env 'binary_matrix' evaluates the text of completions" in told
     plugin = gym("nowhere", "").replace('"reasoning-gym"', '"plugin"')
@@ -114,7 +114,7 @@ def test_a_family_that_this_machine_may_not_open_is_named_with_the_reason(termin
     assert "not tested: env 'nowhere' is not available here: install its package" in told
 
 
-def test_a_manifest_that_is_there_is_told_before_anything_is_tried(terminal, node):
+def test_create_rejects_an_existing_manifest_first(terminal, node):
     node.manifest.write_bytes(b"mine")
     remedy = "Name a new file with --out, or move this one away if no swarm uses it yet."
     told = f"error: cannot write the manifest (File exists): {node.manifest}. {remedy}\n"
@@ -130,11 +130,11 @@ def test_create_signs_a_manifest_into_the_run_folder_once(terminal, node):
     assert facts["swarm_id"] == swarm_id(data).hex()
     assert (manifest.name, manifest.epoch_seconds) == ("sums", 2.0)
     assert manifest.founder == Identity.load(node.identity).author
-    assert terminal(*args) == 1, "another manifest would be another swarm"
+    assert terminal(*args) == 1, "the second manifest is refused"
     assert node.manifest.read_bytes() == data
 
 
-def test_no_swarm_is_created_where_a_node_joins_one_or_a_move_to_one_was_killed(terminal, node):
+def test_create_refuses_a_used_folder_or_an_unfinished_move(terminal, node):
     with node.locked():
         assert "already used by process" in terminal.fails(1, *CREATE)
     assert not node.manifest.exists()
@@ -148,7 +148,7 @@ def test_no_swarm_is_created_where_a_node_joins_one_or_a_move_to_one_was_killed(
     assert node.manifest.read_bytes() == b"there"
 
 
-def test_create_takes_an_allow_list_and_proof_of_work(terminal, node):
+def test_create_accepts_allow_list_and_proof_of_work(terminal, node):
     friend = Identity.generate()
     pasted = f'"/ip4/1.2.3.4/tcp/5/p2p/{friend.peer_id}",'
     Path("friends").write_text(f"# people\n{friend.peer_id}  # flo\n\n{pasted}\n")
@@ -161,7 +161,7 @@ def test_create_takes_an_allow_list_and_proof_of_work(terminal, node):
     assert open_manifest(Path("b.swarm").read_bytes()).admission.bits == 12
 
 
-def test_create_proposes_bounds_that_groups_of_long_answers_fit(terminal, node):
+def test_create_sets_frame_limits_for_long_answers(terminal, node):
     args = ("create", "--config", "node", "--name", "s", "--answer-tokens", "8192")
     told = terminal.fails(2, *args, "--group-size", "16")
     assert "--answer-tokens" in told and "groups of 15" in told
@@ -184,13 +184,13 @@ STATUS = {
     "addresses": ["/ip4/127.0.0.1/tcp/4001/p2p/12D3KooWme"],
     "swarm_id": "ab" * 32,
     "swarm_name": "sums",
-    "record": RoundRecord(round=9, policy_step=8, time=1.0, reward_own=0.5).to_dict(),
+    "record": RoundRecord(round=9, policy_step=8, time=1.0, reward_local=0.5).to_dict(),
     "peers": [{**LARRY, "connected": True}],
 }
 GONE = [{**LARRY, "connected": False}]
 
 
-def test_status_tells_a_running_node_from_one_that_was(terminal, node):
+def test_status_reports_running_stopped_and_crashed(terminal, node):
     node.write_status(STATUS)
     with node.locked():
         mine = {**STATUS, "pid": os.getpid(), "state": "running", "time": time.time() - 60.0}
@@ -200,7 +200,7 @@ def test_status_tells_a_running_node_from_one_that_was(terminal, node):
         assert told == {**mine, "running": True, "dashboard": None, "public": None}
         node.write_status(STATUS)
         told = terminal.json("status", *AT)
-        assert (told["state"], told["peers"]) == ("starting", GONE), "the file is another process's"
+        assert (told["state"], told["peers"]) == ("starting", GONE), "another process wrote it"
     for state, shown in (("stopped", "stopped"), ("running", "crashed")):
         node.write_status({**mine, "state": state})
         line = rf"state     {shown}, reported (60 s|1 min|2 min) ago\n"
@@ -209,7 +209,7 @@ def test_status_tells_a_running_node_from_one_that_was(terminal, node):
         assert terminal.json("peers", *AT) == [{**GONE[0], "trusted": False, "blocked": False}]
 
 
-def test_peers_that_left_are_listed_if_they_are_banned_or_gave_groups(terminal, node):
+def test_peers_lists_absent_peers_with_a_ban_or_groups(terminal, node):
     banned, useful, idle = (Identity.generate() for _ in range(3))
     node.write_status({**STATUS, "peers": []})
     with closing(Journal(node.journal, SystemClock())) as journal:
@@ -225,12 +225,12 @@ def test_peers_that_left_are_listed_if_they_are_banned_or_gave_groups(terminal, 
     assert terminal.json("peers", idle.peer_id, *AT)["bytes_in"] == 10
 
 
-def test_the_age_of_a_report_has_the_unit_of_its_size(terminal, node):
+def test_status_shows_a_report_age_in_a_suitable_unit(terminal, node):
     node.write_status({**STATUS, "state": "stopped", "time": time.time() - 3 * 3600.0})
     assert "state     stopped, reported 3 h ago\n" in terminal.ok("status", *AT)
 
 
-def test_a_node_that_starts_says_so_and_before_its_first_round_nothing_is_wrong(terminal, node):
+def test_status_handles_a_starting_node_without_rounds(terminal, node):
     with node.locked():
         assert terminal.ok("status", *AT) == f"state     starting as process {os.getpid()}\n"
         told = terminal.json("status", *AT)
@@ -240,7 +240,7 @@ def test_a_node_that_starts_says_so_and_before_its_first_round_nothing_is_wrong(
     assert "no known peers yet" in terminal.ok("peers", *AT)
 
 
-def test_export_writes_the_newest_checkpoint_for_other_programs(terminal, node):
+def test_export_writes_the_newest_intact_checkpoint(terminal, node):
     from transformers import AutoModelForCausalLM
 
     export = ("export", *AT, "--out", "model")
@@ -273,7 +273,23 @@ def test_eval_scores_a_model_on_held_out_tasks(terminal, node):
     assert "This swarm has: " in terminal.fails(2, *args, "--family", "gdc")
 
 
-def test_eval_shows_what_was_written_turn_by_turn_and_what_it_was_worth(terminal, node):
+def test_eval_reports_repeated_questions(terminal, node):
+    saved_policy(Path("model"))
+    lines = [f'{{"prompt": "{n} + {n}", "answer": "{2 * n}"}}\n' for n in range(40)]
+    Path("sums.jsonl").write_text("".join(lines))
+    Path("sums.toml").write_text(
+        'source = "jsonl"\ntemplate = "{question}"\nextract = "text"\n'
+        '[[env]]\nname = "sums"\nfile = "sums.jsonl"\nlevels = [{ match = "exact" }]\n'
+    )
+    signed = create_swarm(Identity.load(node.identity), name="sums", task_set="sums.toml")
+    node.manifest.write_bytes(signed)
+    args = ("eval", *AT, "--model", "model", "--tasks", "20", "--samples", "1")
+    keys = (f"tasks.files.sums={Path('sums.jsonl').resolve()}", "engine.max_new_tokens=2")
+    output = terminal.ok(*args, *(part for key in keys for part in ("--set", key)))
+    assert re.search(r"20 tasks ask \d questions: --tasks beyond that repeats", output)
+
+
+def test_eval_shows_completions_by_turn_with_rewards(terminal, node):
     creator = Identity.load(node.identity)
     node.manifest.write_bytes(create_swarm(creator, name="games", task_set="games"))
     args = ("eval", *AT, "--model", "tiny-games", "--tasks", "10", "--samples", "1")
@@ -282,21 +298,21 @@ def test_eval_shows_what_was_written_turn_by_turn_and_what_it_was_worth(terminal
     assert all(task["prompt"] and len(task["completions"]) == 1 for task in shown)
     assert all(0.0 <= each["reward"] <= 1.0 for task in shown for each in task["completions"])
     turns = [task["completions"][0]["text"] for task in shown]
-    assert any("\n» " in text for text in turns), "an observation stands behind its mark"
+    assert any("\n» " in text for text in turns), "a mark precedes each observation"
     told, first = terminal.ok(*args, "--show", "1"), shown[0]
     assert f"# {first['env']}, level {first['level']}\n{first['prompt']}\n" in told
     assert "## reward " in told and "pass@1" in told
     assert "shown" not in terminal.json(*args)
 
 
-def test_a_demo_with_vllm_needs_vllm_and_says_so_before_it_starts_anything(terminal, monkeypatch):
+def test_demo_reports_a_missing_vllm_before_it_starts(terminal, monkeypatch):
     monkeypatch.setattr("node.engines.kinds.PACKAGES", ("a-package-that-is-nowhere",))
     told = terminal.fails(2, "demo", "--engine", "vllm", "--run-dir", "demo")
     assert "vLLM is not installed here" in told and "make vllm" in told
     assert not Path("demo").exists()
 
 
-def test_status_says_why_nobody_can_dial_a_node_and_what_would_help(terminal, node):
+def test_status_explains_why_a_node_is_unreachable(terminal, node):
     reach = {"way": "relayed", "cause": "no peer could dial 11.7.0.3", "remedy": "Open a port."}
     mine = {"pid": os.getpid(), "state": "running", "time": time.time(), "reach": reach}
     node.write_status({**STATUS, **mine})
@@ -304,7 +320,7 @@ def test_status_says_why_nobody_can_dial_a_node_and_what_would_help(terminal, no
         told = terminal.ok("status", *AT)
         assert "reach     relayed: no peer could dial 11.7.0.3\n" in told
         assert "reach     -> Open a port.\n" in told
-    assert "reach" not in terminal.ok("status", *AT), "of a stopped node nothing is known"
+    assert "reach" not in terminal.ok("status", *AT), "a stopped node has no reach"
 
 
 NAMED = ("create", "--name", "sums", "--config")
@@ -312,13 +328,13 @@ SEED = ["swarm-node", "bootstrap", "--config", "my node/node.toml"]
 
 
 def steps(terminal: Terminal) -> list[list[str]]:
-    """The words of each command that is named, as a shell reads them."""
+    """Return the printed next commands, split as a shell does."""
     told = [line.partition(": ") for line in terminal.out.splitlines()]
     starts = ("next", "or, without training", "then", "follow it with", "stop it with")
     return [shlex.split(command) for start, _, command in told if start in starts]
 
 
-def test_a_manifest_in_a_file_of_its_own_is_told_how_it_comes_to_be_a_swarm(terminal):
+def test_create_with_out_prints_copy_and_bootstrap_steps(terminal):
     terminal.ok("init", "my node")
     terminal.ok(*NAMED, "my node", "--out", "other file.swarm")
     copy, seed = steps(terminal)
@@ -329,7 +345,7 @@ def test_a_manifest_in_a_file_of_its_own_is_told_how_it_comes_to_be_a_swarm(term
     assert pinned.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_manifest_beside_that_of_another_swarm_goes_to_another_node(terminal, node):
+def test_create_for_a_second_swarm_prints_steps_for_a_new_node(terminal, node):
     terminal.ok(*NAMED, "node")
     terminal.ok(*NAMED, "node", "--out", "other.swarm")
     make, copy, seed = steps(terminal)
@@ -338,7 +354,7 @@ def test_a_manifest_beside_that_of_another_swarm_goes_to_another_node(terminal, 
     assert seed == ["swarm-node", "bootstrap", "--config", "FOLDER"]
 
 
-def test_a_manifest_in_the_run_folder_has_only_to_be_seeded(terminal):
+def test_create_in_the_run_folder_prints_only_start_steps(terminal):
     terminal.ok("init", "my node")
     terminal.ok(*NAMED, "my node")
     assert steps(terminal) == [[*SEED[:1], "join", *SEED[2:]], SEED]
@@ -347,7 +363,7 @@ def test_a_manifest_in_the_run_folder_has_only_to_be_seeded(terminal):
     assert steps(terminal)[1:] == [SEED]
 
 
-def test_paths_with_a_space_stay_one_word_when_a_line_is_pasted(terminal, monkeypatch):
+def test_printed_commands_quote_paths_with_spaces(terminal, monkeypatch):
     terminal.ok("init", "my node")
     assert steps(terminal)[0][2:4] == ["--config", "my node/node.toml"]
     runs = Detached(7, {"addresses": []}, None, "")
@@ -357,7 +373,7 @@ def test_paths_with_a_space_stay_one_word_when_a_line_is_pasted(terminal, monkey
     assert [step[-1] for step in steps(terminal)] == ["my node/node.toml"] * 2
 
 
-def test_a_model_with_a_space_stays_one_word_as_well(terminal):
+def test_plan_quotes_a_model_path_with_spaces(terminal):
     saved_policy(Path("my model"))
     terminal.ok("plan", "my model")
     assert steps(terminal) == [["swarm-node", "init", "--model", "my model", "FOLDER"]]

@@ -11,23 +11,23 @@ from tests.node.dashboard.browser import get
 SHOWN = "dashboard: http://127.0.0.1:"
 
 
-def test_a_port_that_is_taken_is_said_with_what_to_do(terminal, node):
+def test_dashboard_reports_an_occupied_port(terminal, node):
     with closing(socket.socket()) as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        told = terminal.fails(1, "dashboard", "--config", "node", "--address", address)
-    assert f"{address}. Stop the program that uses that port" in told
+        output = terminal.fails(1, "dashboard", "--config", "node", "--address", address)
+    assert f"{address}. Stop the program that uses that port" in output
     assert SHOWN not in terminal.out
 
 
 @pytest.mark.parametrize("address", ["here", "127.0.0.1:many", "127.0.0.1:70000", ":"])
-def test_what_is_no_address_is_said(terminal, node, address):
+def test_bad_address_is_rejected(terminal, node, address):
     assert "host:port" in terminal.fails(2, "dashboard", "--config", "node", "--address", address)
 
 
 @pytest.mark.parametrize("place", ["nowhere", "nowhere/node.toml", "empty"])
-def test_a_folder_that_is_none_of_a_node_is_said(terminal, place):
+def test_dashboard_rejects_a_folder_without_node(terminal, place):
     Path("empty").mkdir()
     assert terminal("dashboard", "--config", place) != 0
     assert place in terminal.err and "swarm-node init" in terminal.err
@@ -35,7 +35,7 @@ def test_a_folder_that_is_none_of_a_node_is_said(terminal, place):
 
 
 @pytest.mark.processes
-def test_a_folder_in_which_no_node_has_run_yet_is_shown_as_that(node):
+def test_dashboard_shows_a_node_that_never_ran(node):
     before = sorted(node.root.iterdir())
     command = ("dashboard", "--address", "127.0.0.1:0", "--config", "node")
     with Command(node.root.parent, *command) as page:

@@ -17,7 +17,7 @@ EXPORT = ("export", "--config", "node", "--out", "model")
 
 
 class Hub(BaseHTTPRequestHandler):
-    """Takes whole files in its commits, as the hub does with small ones."""
+    """A hub that accepts files inside commits, as the real hub does for small files."""
 
     taken: dict[str, bytes]
     made: list[dict[str, Any]]
@@ -47,7 +47,7 @@ class Hub(BaseHTTPRequestHandler):
         self._answer({"id": "anna/mine", "sha": "0" * 40, "siblings": []})
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing on the terminal of the tests."""
+        """Keep request logs out of pytest's output."""
 
     def _answer(self, value: dict[str, Any], status: int = 200) -> None:
         body = json.dumps(value).encode()
@@ -77,7 +77,7 @@ def trained(node):
 
 
 def exported(endpoint: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """In a process of its own, as the hub's client reads where the hub is but once."""
+    """Export in a separate process, because the client reads HF_ENDPOINT only once."""
     environment = {"HF_ENDPOINT": endpoint, "HF_TOKEN": "hf_of_anna", "PYTHONPATH": str(ROOT)}
     return subprocess.run(
         [sys.executable, "-m", "node.cli.main", *EXPORT, "--push", "anna/mine", *arguments],
@@ -88,7 +88,7 @@ def exported(endpoint: str, *arguments: str) -> subprocess.CompletedProcess[str]
     )
 
 
-def test_an_export_is_pushed_whole_into_a_private_repository(terminal, trained, hub):
+def test_export_pushes_all_files_to_a_private_repository(terminal, trained, hub):
     endpoint, taken = hub
     done = exported(endpoint, "--json")
     assert done.returncode == 0, done.stderr
@@ -100,7 +100,7 @@ def test_an_export_is_pushed_whole_into_a_private_repository(terminal, trained, 
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_a_hub_that_refuses_leaves_the_export_and_a_remedy(terminal, trained, hub, there):
+def test_failed_push_keeps_the_export_and_shows_a_fix(terminal, trained, hub, there):
     endpoint, taken = hub
     taken.refuses = True
     done = exported(endpoint if there else "http://127.0.0.1:1")
@@ -113,7 +113,7 @@ def test_a_hub_that_refuses_leaves_the_export_and_a_remedy(terminal, trained, hu
     ("repo", "token", "said"),
     [("no name/at/all", "x", "user/my-model"), ("anna/mine", None, "hf auth login")],
 )
-def test_what_cannot_be_pushed_is_told_at_once(terminal, trained, monkeypatch, repo, token, said):
+def test_export_checks_push_before_writing(terminal, trained, monkeypatch, repo, token, said):
     monkeypatch.setattr("node.evaluation.export.get_token", lambda: token)
-    told = terminal.fails(2, *EXPORT, "--push", repo)
-    assert repo in told and said in told and not Path("model").exists()
+    output = terminal.fails(2, *EXPORT, "--push", repo)
+    assert repo in output and said in output and not Path("model").exists()

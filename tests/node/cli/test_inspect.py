@@ -23,11 +23,11 @@ from tests.node.conftest import Terminal
 from tests.node.monitor.test_rollouts import OWN, THEIRS
 
 SWARM = "ab" * 32
-LAST = RoundRecord(round=9, policy_step=8, time=1.0, reward_own=0.5)
+LAST = RoundRecord(round=9, policy_step=8, time=1.0, reward_local=0.5)
 
 
 def made(terminal: Terminal, path: str, **status: object) -> RunFolder:
-    """A node that init made, with what it last said of itself."""
+    """Create a node with init and write its status."""
     terminal.ok("init", path)
     folder = RunFolder(Path(path))
     if status:
@@ -36,18 +36,18 @@ def made(terminal: Terminal, path: str, **status: object) -> RunFolder:
     return folder
 
 
-def found(terminal: Terminal, *args: str) -> dict[str, dict]:
+def by_path(terminal: Terminal, *args: str) -> dict[str, dict]:
     return {run["path"]: run for run in terminal.json("list", *args)["runs"]}
 
 
-def test_every_run_folder_is_listed_with_what_is_true_of_its_node(terminal):
+def test_list_shows_every_run_folder_with_its_state(terminal):
     made(terminal, "fresh")
     made(terminal, "a/b/done", state="stopped", time=time.time() - 7200.0)
     made(terminal, "a/died", state="running", time=time.time())
     works = made(terminal, "a/works", state="running", pid=os.getpid(), time=time.time())
     Path("a/plain").mkdir()
     with works.locked():
-        runs = found(terminal)
+        runs = by_path(terminal)
         shown = terminal.ok("list")
     states = {"a/b/done": "stopped", "a/died": "crashed", "a/works": "running", "fresh": "new"}
     assert {path: run["state"] for path, run in runs.items()} == states
@@ -61,7 +61,7 @@ def test_every_run_folder_is_listed_with_what_is_true_of_its_node(terminal):
     assert SWARM not in shown
 
 
-def test_a_folder_with_a_wrong_status_is_named_and_the_others_are_listed(terminal):
+def test_list_names_a_folder_with_invalid_status_fields(terminal):
     made(terminal, "good", state="stopped", time=1.0)
     made(terminal, "odd", state="stopped", time=1.0, swarm_id=[7], record={"round": "many"})
     assert "good" in terminal.ok("list")
@@ -70,7 +70,7 @@ def test_a_folder_with_a_wrong_status_is_named_and_the_others_are_listed(termina
 
 
 @pytest.mark.parametrize("width", ["20", "40", "60", "80"])
-def test_no_terminal_is_too_narrow_for_whole_figures_of_each_run(terminal, monkeypatch, width):
+def test_list_keeps_whole_figures_on_narrow_terminals(terminal, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", width)
     late = {**LAST.to_dict(), "round": 1012}
     for path in ("short", "a-folder/of-many/runs-with/a-long-name"):
@@ -83,25 +83,25 @@ def test_no_terminal_is_too_narrow_for_whole_figures_of_each_run(terminal, monke
     assert "a-folder/of-many/runs-with/a-long-name" in "".join(rest)
 
 
-def test_a_folder_itself_may_be_a_run_and_the_depth_has_a_bound(terminal):
+def test_list_includes_the_folder_and_limits_the_depth(terminal):
     made(terminal, "one")
     made(terminal, "one/two/three")
     for depth, paths in (("0", {"one"}), ("1", {"one"}), ("2", {"one", "one/two/three"})):
-        assert set(found(terminal, "one", "--depth", depth)) == paths
-    assert set(found(terminal, "one/two/three")) == {"one/two/three"}
+        assert set(by_path(terminal, "one", "--depth", depth)) == paths
+    assert set(by_path(terminal, "one/two/three")) == {"one/two/three"}
 
 
-def test_links_are_not_followed_nor_hidden_folders_entered(terminal):
+def test_list_skips_links_and_hidden_folders(terminal):
     made(terminal, "there/real")
     made(terminal, "there/.hidden/node")
     for link, target in (("linked", "there/real"), ("circle", "there")):
         Path("there", link).symlink_to(Path(target).absolute())
-    assert set(found(terminal, "there")) == {"there/real"}
+    assert set(by_path(terminal, "there")) == {"there/real"}
 
 
-def test_the_size_is_of_what_the_node_keeps(terminal):
+def test_list_size_counts_only_node_files(terminal):
     folder = made(terminal, "node")
-    before = found(terminal)["node"]["size"]
+    before = by_path(terminal)["node"]["size"]
     assert before == folder.config.stat().st_size + folder.identity.stat().st_size
     Path("node/somebody-elses").write_bytes(bytes(5000))
     (folder.checkpoints / "step-00000001").mkdir(parents=True)
@@ -109,11 +109,11 @@ def test_the_size_is_of_what_the_node_keeps(terminal):
     Path("node/journal.sqlite-wal").write_bytes(bytes(150))
     (folder.swarms / SWARM).mkdir(parents=True)
     (folder.swarms / SWARM / "journal.sqlite").write_bytes(bytes(50))
-    assert found(terminal)["node"]["size"] == before + 1200
+    assert by_path(terminal)["node"]["size"] == before + 1200
 
 
-def test_what_may_not_be_read_is_counted_and_all_else_is_listed(terminal, monkeypatch):
-    """Not even root, who runs some tests, may look into the folder."""
+def test_list_reports_unreadable_folders(terminal, monkeypatch):
+    """The test replaces scandir, because root may read any folder."""
     Path("closed").mkdir()
     scandir = os.scandir
 
@@ -128,7 +128,7 @@ def test_what_may_not_be_read_is_counted_and_all_else_is_listed(terminal, monkey
     assert [run["path"] for run in told["runs"]] == ["node"] and told["unread"] == ["closed"]
 
 
-def test_a_run_that_says_nonsense_is_counted_as_well(terminal):
+def test_list_counts_folders_with_a_broken_status(terminal):
     made(terminal, "node")
     made(terminal, "odd").status.write_text("{")
     made(terminal, "strange").status.write_text("[[1, 2, 3]]")
@@ -136,12 +136,12 @@ def test_a_run_that_says_nonsense_is_counted_as_well(terminal):
     assert "2 folders could not be read, such as odd" in terminal.err
 
 
-def test_nothing_found_and_no_such_folder_are_told_apart(terminal):
+def test_list_distinguishes_empty_and_missing_folders(terminal):
     assert "no run folders" in terminal.ok("list")
     assert "no such folder: nowhere" in terminal.fails(2, "list", "nowhere")
 
 
-def test_a_checkpoint_that_a_running_node_takes_away_meanwhile_is_no_error(terminal, monkeypatch):
+def test_list_tolerates_a_checkpoint_deleted_meanwhile(terminal, monkeypatch):
     draft = made(terminal, "node").checkpoints / "draft"
     draft.mkdir(parents=True)
     (draft / "model").write_bytes(bytes(1000))
@@ -153,7 +153,7 @@ def test_a_checkpoint_that_a_running_node_takes_away_meanwhile_is_no_error(termi
         return seen
 
     monkeypatch.setattr(os, "walk", walk_and_lose)
-    assert found(terminal)["node"]["size"] > 0
+    assert by_path(terminal)["node"]["size"] > 0
 
 
 def identity(name: str) -> Identity:
@@ -178,7 +178,7 @@ def meet(node: RunFolder, *peers: dict[str, Any], **status: object) -> list[dict
 
 
 def rows(terminal: Terminal, peers: list[dict[str, Any]], *arguments: str) -> list[str]:
-    """The line of each peer in the table."""
+    """Return the table row of each peer."""
     lines = terminal.ok("peers", *arguments, *AT).splitlines()
     return [next(line for line in lines if p["peer_id"][:14] in line) for p in peers]
 
@@ -194,7 +194,7 @@ def met(node):
 
 
 @pytest.mark.parametrize("width", ["20", "45", "70", "80", "200"])
-def test_no_terminal_is_too_narrow_for_whole_lines_of_peers(terminal, met, monkeypatch, width):
+def test_peers_shows_whole_columns_on_narrow_terminals(terminal, met, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", width)
     shown = terminal.ok("peers", *AT)
     for each, short in zip(met, short_ids([p["peer_id"] for p in met]), strict=True):
@@ -204,7 +204,7 @@ def test_no_terminal_is_too_narrow_for_whole_lines_of_peers(terminal, met, monke
 
 
 @pytest.mark.parametrize("width", ["20", "80", "100"])
-def test_a_narrow_terminal_loses_no_letter_of_the_refusals(terminal, node, monkeypatch, width):
+def test_peers_shows_whole_reasons_on_narrow_terminals(terminal, node, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", width)
     reasons = {"reward_mismatch": 3, "bad_signature": 1, "stale_epoch": 7}
     meet(node, *(peer(n, name="a name of some length", refused=reasons) for n in ("anna", "ben")))
@@ -212,14 +212,14 @@ def test_a_narrow_terminal_loses_no_letter_of_the_refusals(terminal, node, monke
     assert all(shown.count(reason) == 2 for reason in reasons), terminal.out
 
 
-def test_peers_that_the_report_leaves_out_are_counted(terminal, node, met):
+def test_peers_counts_peers_omitted_from_the_report(terminal, node, met):
     own = {"peer_id": "12D3KooWme", "swarm_id": SWARM, "swarm_name": "sums"}
     node.write_status({**node.read_status(), **own, "peers_more": 1000})
     assert "1002 present; 1 in another swarm" in terminal.ok("status", *AT)
     assert terminal.ok("peers", *AT).endswith("\nand 1000 more\n")
 
 
-def test_the_table_says_who_is_who_when_each_was_heard_and_what_it_gave(terminal, met):
+def test_peers_table_shows_role_times_and_groups_per_peer(terminal, met):
     anna, sam, mallory = rows(terminal, met)
     assert "no step" not in anna and " no step " in sam
     assert " another swarm, banned " in mallory
@@ -227,7 +227,7 @@ def test_the_table_says_who_is_who_when_each_was_heard_and_what_it_gave(terminal
     assert "2.0 kB" in anna and "reward_mismatch 2" in anna
 
 
-def test_a_common_swarm_has_a_line_a_peer_in_80_columns(terminal, node, monkeypatch):
+def test_peers_table_uses_one_line_each_in_80_columns(terminal, node, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     now = time.time()
     sam = peer("sam", bootstrap=True, heard=now, admitted=0, admitted_at=None, refused={})
@@ -239,7 +239,7 @@ def test_a_common_swarm_has_a_line_a_peer_in_80_columns(terminal, node, monkeypa
 
 
 @pytest.mark.parametrize("cut", ["peer id", "as the table has it", "author", "whole"])
-def test_a_beginning_that_only_one_has_shows_it_in_full(terminal, met, cut):
+def test_peers_shows_full_details_for_a_unique_prefix(terminal, met, cut):
     anna = identity("anna")
     shown = short_ids([each["peer_id"] for each in met])[0]
     ways = {"peer id": shown.rstrip("…"), "as the table has it": shown, "whole": anna.peer_id}
@@ -256,13 +256,13 @@ def test_a_beginning_that_only_one_has_shows_it_in_full(terminal, met, cut):
     "around",
     ["/p2p/{}", "{},", "'{}'", "peer {}, 3 groups", "/ip4/1.2.3.4/tcp/5/p2p/Qm/p2p-circuit/p2p/{}"],
 )
-def test_text_that_was_pasted_with_an_id_is_left_out(terminal, met, around):
+def test_peers_ignores_text_pasted_around_an_id(terminal, met, around):
     for given in (ANNA, short_ids([each["peer_id"] for each in met])[0]):
         assert terminal.json("peers", around.format(given), *AT)["peer_id"] == ANNA
 
 
 @pytest.mark.parametrize(("given", "said"), [("12D3", "several peers"), ("12D3KooWx0", "no peer")])
-def test_a_beginning_of_several_or_none_is_refused_with_the_choices(terminal, met, given, said):
+def test_peers_rejects_ambiguous_or_unknown_prefixes(terminal, met, given, said):
     assert said in terminal.refuses(2, "peers", given, *AT)
     assert all(each["peer_id"] in terminal.err for each in met)
 
@@ -276,16 +276,16 @@ def test_a_beginning_of_several_or_none_is_refused_with_the_choices(terminal, me
         (["abc"], 3, ["abc"]),
     ],
 )
-def test_ids_are_cut_where_they_differ_and_no_sooner(ids, most, shown):
+def test_short_ids_end_at_the_first_difference(ids, most, shown):
     assert short_ids(ids, most) == shown and short_ids([]) == []
 
 
-def test_a_span_of_time_is_told_in_the_unit_that_fits():
+def test_lapse_formats_a_duration_in_a_suitable_unit():
     units = {0: "0 s", 59: "59 s", 60: "1 min", 7200: "2 h", 86400: "24 h", 2e5: "2 days"}
     assert {seconds: lapse(seconds) for seconds in units} == units
 
 
-def test_a_peer_is_shown_as_it_is_connected_while_the_node_runs(terminal, node):
+def test_peers_shows_connections_only_while_node_runs(terminal, node):
     peers = [peer("anna"), peer("rita", link="relayed"), peer("gus", link=None, connected=False)]
     with node.locked():
         meet(node, *peers, state="running", pid=os.getpid(), time=time.time())
@@ -294,11 +294,11 @@ def test_a_peer_is_shown_as_it_is_connected_while_the_node_runs(terminal, node):
         assert "yes, through a relay" in terminal.ok("peers", peers[1]["peer_id"], *AT)
         assert "yes, directly" in terminal.ok("peers", peers[0]["peer_id"], *AT)
         assert "12.3 ms" in terminal.out and "0.25 s behind, ± 0.006 s" in terminal.out
-    assert "relayed" not in terminal.ok("peers", *AT), "a stopped node is connected to nobody"
+    assert "relayed" not in terminal.ok("peers", *AT), "a stopped node has no connections"
 
 
 @pytest.mark.parametrize("width", ["20", "45", "80", "200"])
-def test_two_of_one_name_stand_beside_their_ids_on_any_terminal(terminal, node, monkeypatch, width):
+def test_peers_shows_ids_of_equal_names_at_any_width(terminal, node, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", width)
     names = {"anna": "anna", "mallory": "anna", "ben": None}
     peers = meet(node, *(peer(whose, name=name) for whose, name in names.items()))
@@ -308,7 +308,7 @@ def test_two_of_one_name_stand_beside_their_ids_on_any_terminal(terminal, node, 
         assert (" anna " in line) == (at < 2)
 
 
-def test_a_name_is_cut_in_the_table_and_whole_with_the_line_where_one_is_shown(terminal, node):
+def test_peers_truncates_a_name_only_in_the_table(terminal, node):
     told = {"name": "安" * 40, "line": "Two old laptops.", "model": "tiny", "version": "0.1.0"}
     anna, ben = meet(node, peer("anna", **told), peer("ben"))
     assert "安" * 7 in terminal.ok("peers", *AT) and "安" * 8 not in terminal.out
@@ -329,7 +329,7 @@ def test_a_name_is_cut_in_the_table_and_whole_with_the_line_where_one_is_shown(t
         "\t",
     ],
 )
-def test_a_name_that_no_peer_could_tell_does_nothing_in_the_table_either(terminal, node, text):
+def test_peers_table_escapes_hostile_names(terminal, node, text):
     hostile = dict.fromkeys(("name", "line", "model", "version"), text)
     _, eve = meet(node, peer("anna", name="anna"), peer("eve", **hostile))
     for arguments in ([], [eve["peer_id"]]):
@@ -340,7 +340,7 @@ def test_a_name_that_no_peer_could_tell_does_nothing_in_the_table_either(termina
     assert terminal.json("peers", *AT)[1]["name"] == text
 
 
-def test_the_last_ones_are_shown_and_printed_as_json(terminal, node):
+def test_rollouts_prints_latest_as_text_or_json(terminal, node):
     last = []
     last.extend([*(replace(OWN, round=n) for n in range(1, 7)), THEIRS])
     RolloutsFile(node.rollouts, last).write(LAST)
@@ -351,19 +351,19 @@ def test_the_last_ones_are_shown_and_printed_as_json(terminal, node):
     assert terminal.json("rollouts", *AT, "-n", "1") == [asdict(THEIRS)]
 
 
-def test_a_node_without_a_round_says_when_there_will_be_some(terminal, node):
+def test_rollouts_explains_a_node_without_rounds(terminal, node):
     told = f"no rollouts yet in: {node.root}. A node writes some after its first round."
     assert terminal.refuses(1, "rollouts", *AT) == f"error: {told}"
 
 
-def test_it_is_no_error_to_stop_a_node_that_never_ran(terminal, node):
+def test_stop_succeeds_for_a_node_that_never_ran(terminal, node):
     assert terminal.ok("stop", *AT) == f"no running node in {node.root}\n"
     told = {"pid": None, "state": "stopped", "round": None, "checkpoint": None}
     assert terminal.json("stop", *AT) == told
 
 
 @pytest.mark.parametrize("name", ["status.json", "lock", "checkpoints/step-00000001/state.json"])
-def test_no_command_waits_for_a_fifo_or_reads_a_device_in_the_run_folder(terminal, node, name):
+def test_commands_refuse_fifos_and_devices_in_run_folder(terminal, node, name):
     path = node.root / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
@@ -388,7 +388,7 @@ def test_no_command_waits_for_a_fifo_or_reads_a_device_in_the_run_folder(termina
         "checkpoints/a",
     ],
 )
-def test_no_command_writes_to_another_file_through_a_link_in_the_run_folder(terminal, node, name):
+def test_commands_never_write_through_links_in_run_folder(terminal, node, name):
     other = Path("profile").absolute()
     other.touch()
     (node.root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -400,7 +400,7 @@ def test_no_command_writes_to_another_file_through_a_link_in_the_run_folder(term
 
 
 @pytest.mark.parametrize("name", ["checkpoints", "checkpoints/rolled-back", "tensorboard"])
-def test_no_command_changes_or_deletes_what_a_linked_folder_holds(terminal, node, name):
+def test_commands_never_modify_a_linked_folder(terminal, node, name):
     other = Path("home").absolute()
     (other / ".config-of-others").mkdir(parents=True)
     (shared := other / "page").touch()
@@ -412,7 +412,7 @@ def test_no_command_changes_or_deletes_what_a_linked_folder_holds(terminal, node
     assert shared.stat().st_mode & 0o777 == 0o644 and (other / ".config-of-others").exists()
 
 
-def test_peers_are_trusted_listed_and_trusted_no_longer(terminal, node, met):
+def test_trust_adds_lists_and_removes_peers(terminal, node, met):
     assert "no trusted peers" in terminal.ok("trust", *AT)
     shown = terminal.ok("trust", ANNA, f"/ip4/10.0.0.5/tcp/1/p2p/{BEN}", *AT)
     assert f"trusts {ANNA} (by swarm-node trust)" in shown and "no node runs here" in shown
@@ -424,12 +424,12 @@ def test_peers_are_trusted_listed_and_trusted_no_longer(terminal, node, met):
     assert node.trusted.stat().st_mode & 0o077 == 0
 
 
-def test_peers_are_blocked_listed_and_blocked_no_longer(terminal, node, met):
+def test_block_adds_lists_and_removes_peers(terminal, node, met):
     assert "no peer is blocked" in terminal.ok("block", *AT)
     shown = terminal.ok("block", ANNA, f"/ip4/10.0.0.5/tcp/1/p2p/{BEN}", *AT)
     assert f"blocks {ANNA}" in shown and "no node runs here" in shown
     assert " blocked " in rows(terminal, met)[0]
-    meet(node)  # both have left; of those who are not blocked only their accounts are left
+    meet(node)  # Both peers left; blocked peers still have rows.
     assert all(" blocked " in row for row in rows(terminal, [peer("anna"), peer("ben")]))
     with closing(Journal(node.journal, SystemClock())) as journal:
         Accounts(journal, SystemClock()).count_bytes(identity("cleo").author, received=7)
@@ -440,7 +440,7 @@ def test_peers_are_blocked_listed_and_blocked_no_longer(terminal, node, met):
     assert "without a peer" in terminal.refuses(2, "block", "--undo", *AT)
 
 
-def test_a_peer_is_not_trusted_while_it_is_blocked_and_a_block_says_that_it_counts(terminal, node):
+def test_block_takes_precedence_over_trust(terminal, node):
     terminal.ok("trust", ANNA, *AT)
     assert f"blocks {ANNA}, although it is trusted" in terminal.ok("block", ANNA, BEN, *AT)
     refused = terminal.refuses(2, "trust", BEN, *AT)
@@ -455,7 +455,7 @@ def test_a_node_neither_trusts_nor_blocks_itself(terminal, node):
         assert terminal.json(command, *AT) == []
 
 
-def test_trust_wants_whole_peer_ids_and_names_who_has_none(terminal, node):
+def test_trust_rejects_invalid_peers_and_files(terminal, node):
     assert "not a peer id: 12D3KooW" in terminal.refuses(2, "trust", "12D3KooW", *AT)
     assert "is not trusted" in terminal.refuses(2, "trust", ANNA, "--remove", *AT)
     assert "without a peer" in terminal.refuses(2, "trust", "--remove", *AT)
@@ -466,7 +466,7 @@ def test_trust_wants_whole_peer_ids_and_names_who_has_none(terminal, node):
     assert "Correct or remove that line" in terminal.refuses(1, "trust", *AT)
 
 
-def test_an_error_in_the_config_hides_no_node_and_keeps_none_from_being_stopped(terminal, node):
+def test_status_and_stop_work_with_an_invalid_config_key(terminal, node):
     written = node.config.read_text()
     node.config.write_text(written.replace("[learner]", "[learner]\nlrx = 1"))
     for command in ("status", "stop", "logs", "rollouts", "checkpoints"):

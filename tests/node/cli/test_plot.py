@@ -28,7 +28,7 @@ def own_reward(terminal: Terminal) -> list[str]:
 
 
 def names(terminal: Terminal) -> list[str]:
-    """Runs in the lines of own reward, in their order."""
+    """Return the run names of the local reward rows, in order."""
     lines = terminal.out.splitlines()
     begin = next(n for n, line in enumerate(lines) if "reward, local" in line)
     end = next(n for n in range(begin, len(lines)) if "held-out" in lines[n])
@@ -36,37 +36,37 @@ def names(terminal: Terminal) -> list[str]:
     return [cells[0] for cells in block if cells]
 
 
-def test_a_run_is_drawn_in_the_terminal_and_in_a_file(terminal):
+def test_plot_draws_to_the_terminal_and_to_a_file(terminal):
     run(Path("mine"))
     shown = terminal.ok("plot", "mine", "--terminal", "--out", "mine.png")
     assert Path("mine.png").read_bytes().startswith(b"\x89PNG")
     assert "wrote mine.png" in shown and "rounds 1 to 6" in shown
 
 
-def test_a_run_is_drawn_into_a_pipe_without_an_option(terminal):
+def test_plot_draws_text_into_a_pipe_by_default(terminal):
     run(Path("mine"))
     piped = terminal.ok("plot", "mine")
     assert "rounds 1 to 6" in piped and "\x1b" not in piped
     assert piped == terminal.ok("plot", "mine", "--terminal")
     terminal.ok("plot", "mine", "--out", "mine.png")
-    assert "rounds 1 to 6" not in terminal.out, "only the file was asked for"
+    assert "rounds 1 to 6" not in terminal.out, "--out draws only the file"
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="there is no /dev/full")
-def test_a_chart_that_finds_no_space_says_so(terminal):
+@pytest.mark.skipif(sys.platform == "win32", reason="needs /dev/full")
+def test_plot_reports_a_full_disk(terminal):
     run(Path("mine"))
     Path("full.png").symlink_to("/dev/full")
-    told = terminal.refuses(1, "plot", "mine", "--out", "full.png")
-    assert told.startswith("error: no space left to write: full.png. Free some space")
+    output = terminal.refuses(1, "plot", "mine", "--out", "full.png")
+    assert output.startswith("error: no space left to write: full.png. Free some space")
 
 
-def test_without_a_name_it_is_the_node_that_is_here(terminal, node):
+def test_plot_uses_the_local_node_by_default(terminal, node):
     run(node.root)
     node.root.rename("swarm-run")
     assert "rounds 1 to 6" in terminal.ok("plot", "--terminal")
 
 
-def test_a_config_names_the_run_as_in_other_commands(terminal, node):
+def test_plot_takes_a_run_from_the_config_option(terminal, node):
     run(node.root)
     run(Path("other"))
     assert "rounds 1 to 6" in terminal.ok("plot", "--config", "node", "--terminal")
@@ -75,24 +75,24 @@ def test_a_config_names_the_run_as_in_other_commands(terminal, node):
     assert "nowhere" in terminal.fails(1, "plot", "--config", "nowhere/node.toml", "--terminal")
 
 
-def test_a_node_is_found_by_its_config_where_it_keeps_its_run_elsewhere(terminal, node):
+def test_plot_follows_run_dir_of_the_node_config(terminal, node):
     run(Path("elsewhere"))
     set_keys(node.config, {"node.run_dir": "../elsewhere"})
     for given in ("node", "node/node.toml"):
         assert "rounds 1 to 6" in terminal.ok("plot", given, "--terminal")
 
 
-def test_what_lies_beside_runs_and_is_none_is_told_and_left_out(terminal):
+def test_plot_skips_and_reports_other_files(terminal):
     run(Path("demo/node-1"))
     Path("demo/seed").mkdir()
     Path("demo/reward.png").touch()
     terminal.ok("plot", *map(str, sorted(Path("demo").iterdir())), "--terminal")
-    told = [line.split(". ")[0] for line in terminal.err.splitlines()]
+    output = [line.split(". ")[0] for line in terminal.err.splitlines()]
     others = ("demo/reward.png", "demo/seed")
-    assert told == [f"skipped: not a run folder: {other}" for other in others]
+    assert output == [f"skipped: not a run folder: {other}" for other in others]
 
 
-def test_a_folder_of_runs_is_all_in_order_and_one_name_twice_is_told_apart(terminal):
+def test_plot_sorts_runs_and_distinguishes_equal_names(terminal):
     for number in (10, 2, 1):
         run(Path(f"demo/node-{number}"))
     terminal.ok("plot", "demo", "--terminal")
@@ -103,9 +103,9 @@ def test_a_folder_of_runs_is_all_in_order_and_one_name_twice_is_told_apart(termi
     assert names(terminal) == ["monday/node-1", "tuesday/node-1"]
 
 
-def test_a_run_that_went_back_is_read_once(terminal):
+def test_plot_reads_repeated_rounds_once(terminal):
     run(Path("mine"), 4)
-    again = [replace(RECORD, round=number, reward_own=0.125) for number in (5, 4, 5, 6)]
+    again = [replace(RECORD, round=number, reward_local=0.125) for number in (5, 4, 5, 6)]
     with Path("mine/metrics.jsonl").open("a") as file:
         file.writelines(json.dumps(record.to_dict()) + "\n" for record in again)
         file.write('{"round": 7, "rew')
@@ -113,7 +113,7 @@ def test_a_run_that_went_back_is_read_once(terminal):
     assert own_reward(terminal)[-3:] == ["0.250", "0.125", "0.750"]
 
 
-def test_smoothing_is_over_as_many_rounds_as_asked_for(terminal):
+def test_plot_smooths_over_the_requested_rounds(terminal):
     run(Path("mine"), 40)
     for window, highest in (("1", "1.000"), ("80", "0.512")):
         terminal.ok("plot", "mine", "--terminal", "--smooth", window)
@@ -131,7 +131,7 @@ def test_smoothing_is_over_as_many_rounds_as_asked_for(terminal):
         (["mine", "--out", "x.jpg"], 2, "--out: x.jpg. Name a file that ends in .png, .svg, .pdf."),
     ],
 )
-def test_what_cannot_be_drawn_is_one_line_with_the_remedy(terminal, given, status, cause):
+def test_plot_reports_errors_in_one_line_with_a_fix(terminal, given, status, cause):
     run(Path("mine"))
     run(Path("young"), 0)
     Path("empty").mkdir()
@@ -139,9 +139,9 @@ def test_what_cannot_be_drawn_is_one_line_with_the_remedy(terminal, given, statu
     assert terminal.refuses(status, "plot", *given).startswith(f"error: {cause}")
 
 
-def test_a_node_that_never_ran_is_told_from_no_run_folder(terminal, node):
-    told = f"error: no recorded round in: {node.root}."
-    assert terminal.fails(1, "plot", "node", "--terminal").startswith(told)
+def test_plot_reports_a_node_without_recorded_rounds(terminal, node):
+    output = f"error: no recorded round in: {node.root}."
+    assert terminal.fails(1, "plot", "node", "--terminal").startswith(output)
 
 
 READS_ONLY = """
@@ -161,7 +161,7 @@ run()
 """
 
 
-def test_a_run_folder_is_only_read(tmp_path):
+def test_plot_only_reads_the_run(tmp_path):
     folder, chart = run(tmp_path / "mine"), tmp_path / "chart.svg"
     for path in (folder / "metrics.jsonl", folder):
         path.chmod(path.stat().st_mode & 0o555)

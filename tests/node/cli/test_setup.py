@@ -25,7 +25,7 @@ B = A.replace("4001", "4002")
 
 @pytest.fixture
 def started(monkeypatch):
-    """What join and seed hand to the node, taken down in the node's place."""
+    """Record the arguments with which join and bootstrap start a node."""
     calls = []
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
@@ -39,13 +39,13 @@ def started(monkeypatch):
     root.setLevel(level)
 
 
-def test_peers_takes_every_address_up_to_the_next_option():
+def test_peers_option_accepts_several_addresses():
     plain = ["--peers", A, "--peers", B, "--json"]
     assert spread(["--peers", A, B, "--json"]) == plain and spread(plain) == plain
     assert spread(["--config", "x", "--peers", A]) == ["--config", "x", "--peers", A]
 
 
-def test_join_without_a_config_makes_a_node_and_comes_back_to_it(terminal, started):
+def test_join_without_config_creates_and_reuses_a_node(terminal, started):
     told = terminal.ok("join", "--peers", A, B, "--mix", "2/6", "--rounds", "3")
     assert "created a node in ./swarm-run" in told
     name, config, folder, options, _ = started[0]
@@ -57,12 +57,12 @@ def test_join_without_a_config_makes_a_node_and_comes_back_to_it(terminal, start
 
     assert "created" not in terminal.ok("join")
     _, again, folder, *_ = started[1]
-    assert again.network.peers == (A, B), "the way back is kept"
-    assert again.schedule.rounds == 0, "the other options were for one run"
+    assert again.network.peers == (A, B), "the peers are saved"
+    assert again.schedule.rounds == 0, "other options apply to one run"
     assert folder.identity.read_bytes() == key
 
 
-def test_a_node_that_joined_over_its_local_network_comes_back_over_it(terminal, started):
+def test_node_rejoins_over_the_local_network(terminal, started):
     terminal.ok("join", "--lan", "--swarm", "ab" * 32)
     terminal.ok("join")
     first, again = (each[1].network for each in started)
@@ -70,13 +70,13 @@ def test_a_node_that_joined_over_its_local_network_comes_back_over_it(terminal, 
 
 
 @pytest.mark.parametrize("json", [[], ["--json"]])
-def test_a_long_wait_is_one_line_where_no_terminal_shows_it(monkeypatch, capsys, json):
+def test_long_wait_prints_one_line_without_a_terminal(monkeypatch, capsys, json):
     monkeypatch.setattr(sys, "argv", ["swarm-node", "stop", *json])
     monkeypatch.setattr(output, "LONG_WAIT_SECONDS", 0.01)
     with waiting("waiting for the node to end"):
         time.sleep(0.5)
-    said = "" if json else "waiting for the node to end\n"
-    assert capsys.readouterr() == ("", said)
+    message = "" if json else "waiting for the node to end\n"
+    assert capsys.readouterr() == ("", message)
     monkeypatch.setattr(output, "LONG_WAIT_SECONDS", 60.0)
     with waiting("looking for run folders"):
         pass
@@ -88,7 +88,7 @@ def test_json_keeps_standard_output_for_records(terminal, started):
     assert started[0][3].json
 
 
-def test_join_prefers_the_config_it_is_given(terminal, started):
+def test_join_prefers_a_given_config(terminal, started):
     terminal("init", ".")
     terminal("init", "other")
     terminal.ok("join", "--config", "other/node.toml", "--set", "learner.lr=1e-5")
@@ -97,7 +97,7 @@ def test_join_prefers_the_config_it_is_given(terminal, started):
     assert started[1][2].root == Path().absolute()
 
 
-def test_join_makes_a_missing_identity_but_never_replaces_a_lost_one(terminal, node, started):
+def test_join_creates_a_missing_key_but_not_a_lost_one(terminal, node, started):
     node.identity.unlink()
     assert "created an identity" in terminal.ok("join", "--config", "node")
     node.identity.unlink()
@@ -105,7 +105,7 @@ def test_join_makes_a_missing_identity_but_never_replaces_a_lost_one(terminal, n
     assert "Put the key back" in terminal.fails(1, "join", "--config", "node")
 
 
-def test_a_seed_takes_the_same_config(terminal, node, started):
+def test_bootstrap_takes_join_options(terminal, node, started):
     for options in (["--peers", A, B], ["--lan"]):
         terminal.ok("bootstrap", "--config", "node", *options)
     (kind, first, *_), (_, again, *_) = started
@@ -127,12 +127,12 @@ def test_a_seed_takes_the_same_config(terminal, node, started):
         (["--mix=0/0"], "no groups"),
     ],
 )
-def test_a_senseless_command_line_is_refused_and_makes_no_node(terminal, started, args, complaint):
+def test_join_rejects_bad_options_and_creates_no_node(terminal, started, args, complaint):
     assert complaint in terminal.refuses(2, "join", *args) and terminal.out == ""
     assert not started and not Path("swarm-run").exists()
 
 
-def test_where_shared_memory_is_full_nothing_is_made(terminal, started, monkeypatch):
+def test_join_reports_full_shared_memory_first(terminal, started, monkeypatch):
     def full(*args, **options):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -155,17 +155,17 @@ def backup(terminal, node):
     ("args", "folder"),
     [([], "swarm-run"), (["--config", "new"], "new"), (["--config", "empty"], "empty")],
 )
-def test_an_exported_key_comes_back_where_no_node_is_yet(terminal, node, backup, args, folder):
+def test_import_creates_a_node_from_an_exported_key(terminal, node, backup, args, folder):
     Path("empty").mkdir()
     assert f"created a node in {folder}" in terminal.ok(*IMPORT, *args)
     made = RunFolder(Path(folder))
     assert made.identity.read_bytes() == node.identity.read_bytes()
     assert stat.S_IMODE(made.identity.stat().st_mode) == 0o600
     seeds = {tomllib.loads(each.config.read_text())["node"]["seed"] for each in (node, made)}
-    assert len(seeds) == 1, "the seed follows from the key"
+    assert len(seeds) == 1, "the random seed is derived from the key"
 
 
-def test_a_lost_key_is_given_back_and_the_same_key_twice_is_no_error(terminal, node, backup):
+def test_import_restores_a_lost_key_and_can_be_repeated(terminal, node, backup):
     settings = node.config.read_bytes()
     node.identity.unlink()
     args = (*IMPORT, "--config", "node")
@@ -176,7 +176,7 @@ def test_a_lost_key_is_given_back_and_the_same_key_twice_is_no_error(terminal, n
     assert node.config.read_bytes() == settings
 
 
-def test_another_key_is_never_overwritten(terminal, node, backup):
+def test_import_never_overwrites_a_key(terminal, node, backup):
     terminal.ok("init", "other")
     other = RunFolder(Path("other"))
     before = other.identity.read_bytes()
@@ -199,7 +199,7 @@ KEY = Identity.from_seed(b"a" * 32).export()
         (KEY, 0o644, "chmod 600"),
     ],
 )
-def test_what_is_no_private_key_is_refused_and_makes_no_node(terminal, content, mode, complaint):
+def test_import_rejects_invalid_keys_and_creates_no_node(terminal, content, mode, complaint):
     if content is not None:
         Path("some.key").write_bytes(content)
         Path("some.key").chmod(mode)
@@ -207,7 +207,7 @@ def test_what_is_no_private_key_is_refused_and_makes_no_node(terminal, content, 
     assert not Path("swarm-run").exists()
 
 
-def test_a_config_that_is_not_there_is_no_place_for_a_key(terminal, backup):
+def test_import_rejects_a_missing_config(terminal, backup):
     assert "swarm-node init" in terminal.fails(1, *IMPORT, "--config", "nowhere/node.toml")
     assert not Path("nowhere").exists()
 
@@ -221,12 +221,12 @@ def keys(unit: Path) -> dict[str, str]:
 
 
 def run_by(value: str) -> list[str]:
-    """The words that systemd makes of an ExecStart: quotes, then specifiers, then variables."""
+    """Split an ExecStart as systemd does: quotes, then specifiers, then variables."""
     return [word.replace("%%", "%").replace("$$", "$") for word in shlex.split(value)]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_unit_joins_with_this_interpreter_and_config_anywhere(terminal, monkeypatch, name):
+def test_systemd_unit_uses_this_interpreter_and_config(terminal, monkeypatch, name):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["some where", "/else/where"]))
     unit = Path(terminal.json("init", name, "--systemd")["unit"])
     folder = Path(name).absolute()
@@ -234,7 +234,7 @@ def test_the_unit_joins_with_this_interpreter_and_config_anywhere(terminal, monk
     told = keys(unit)
     program = [str(Path(sys.executable).absolute()), "-P", "-m", "node.cli.main"]
     command = [*program, "join", "--config", str(folder / "node.toml")]
-    assert run_by(told["ExecStart"]) == command, "-P: nothing is imported from the folder"
+    assert run_by(told["ExecStart"]) == command, "-P prevents imports from the folder"
     assert told["WorkingDirectory"].replace("%%", "%") == str(folder)
     (environment,) = shlex.split(told["Environment"])
     assert environment == f"PYTHONPATH={Path('some where').absolute()}:/else/where"
@@ -242,9 +242,9 @@ def test_the_unit_joins_with_this_interpreter_and_config_anywhere(terminal, monk
     assert int(told["TimeoutStopSec"]) >= 60 and stat.S_IMODE(unit.stat().st_mode) == 0o600
 
 
-@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not here to judge")
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze")
 @pytest.mark.parametrize("name", NAMES)
-def test_systemd_finds_nothing_wrong_with_it(terminal, name):
+def test_systemd_accepts_the_unit(terminal, name):
     unit = terminal.json("init", name, "--systemd")["unit"]
     command = ["systemd-analyze", "verify", "--user", unit]
     env = {**os.environ, "XDG_RUNTIME_DIR": str(Path().absolute())}
@@ -252,14 +252,14 @@ def test_systemd_finds_nothing_wrong_with_it(terminal, name):
     assert (verified.returncode, verified.stderr) == (0, "")
 
 
-def test_init_says_how_to_start_it(terminal):
+def test_init_prints_next_steps(terminal):
     told = terminal.ok("init", "my node", "--systemd")
     unit = Path("my node/swarm-node-my-node.service").absolute()
     assert f"next: systemctl --user link '{unit}'\n" in told
     assert f"then: systemctl --user enable --now {unit.name}\n" in told
 
 
-def test_a_node_that_is_there_gets_a_unit_once_and_keeps_everything_else(terminal, node):
+def test_init_adds_a_unit_once_to_an_existing_node(terminal, node):
     before = node.config.read_bytes(), node.identity.read_bytes()
     assert "Edit it, or choose another folder" in terminal.fails(1, "init", "node")
     assert "node.toml" not in terminal.ok("init", "node", "--systemd")
@@ -270,6 +270,6 @@ def test_a_node_that_is_there_gets_a_unit_once_and_keeps_everything_else(termina
     assert (node.config.read_bytes(), node.identity.read_bytes()) == before
 
 
-def test_a_path_that_would_write_lines_of_its_own_is_refused(terminal):
+def test_init_rejects_a_path_with_newlines_for_a_unit(terminal):
     told = terminal.fails(1, "init", "a\n[Service]\nExecStartPre=x", "--systemd")
     assert "a unit cannot name" in told and not list(Path().rglob("*.service"))

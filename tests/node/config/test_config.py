@@ -13,7 +13,7 @@ from node.errors import ConfigError, NodeError
 PEER = "12D3KooWQYhTNQdmr3ArTeUHRYzFg94BKyTkoWBDWez9kSCVe2Xo"
 
 
-def test_the_full_file_explains_every_key_and_reads_back_equal_in_any_script(tmp_path):
+def test_full_config_explains_every_key_and_round_trips(tmp_path):
     keys = {"node.name": "bench 1", "learner.lr": 1e-5, "monitor.live": False}
     keys |= {"network.peers": [f"/ip4/127.0.0.1/tcp/4001/p2p/{PEER}"]}
     keys |= {"profile.name": "Анна 安娜", "profile.line": "ça va? 🦊"}
@@ -28,7 +28,7 @@ def test_the_full_file_explains_every_key_and_reads_back_equal_in_any_script(tmp
             assert field.description
 
 
-def test_a_short_file_has_common_changed_and_given_keys_and_reads_back_equal(tmp_path):
+def test_short_config_keeps_relevant_keys_and_round_trips(tmp_path):
     path = tmp_path / "node.toml"
     config = Config.with_overrides({"learner.epochs": 2, "sandbox.network": ["maze"]})
     write_config(path, config, ["engine.temperature", "learner.lr"])
@@ -39,7 +39,7 @@ def test_a_short_file_has_common_changed_and_given_keys_and_reads_back_equal(tmp
     assert "swarm-node init --full" in path.read_text().splitlines()[1]
 
 
-def test_an_error_of_any_key_quotes_few_words_of_its_description_and_its_range():
+def test_config_error_quotes_description_and_range_of_a_key():
     for name, section in Config():
         for key, field in type(section).model_fields.items():
             with pytest.raises(ConfigError) as caught:
@@ -51,12 +51,12 @@ def test_an_error_of_any_key_quotes_few_words_of_its_description_and_its_range()
     with pytest.raises(ConfigError) as caught:
         Config.with_overrides({"learner.lr": "high"})
     assert caught.value.remedy == (
-        "It should be a number. Learning rate of AdamW. "
+        "It should be a number. Learning rate of AdamW, by the number of parameters. "
         "(Allowed: number, above 0, at most 1. Default: 0.0003.)"
     )
 
 
-def test_a_key_of_several_types_is_one_error_that_names_all_of_them():
+def test_union_type_error_names_all_types_once():
     with pytest.raises(ConfigError) as caught:
         Config.with_overrides({"monitor.dashboard": 3})
     assert caught.value.key == "monitor.dashboard"
@@ -64,7 +64,7 @@ def test_a_key_of_several_types_is_one_error_that_names_all_of_them():
     assert "more to correct" not in caught.value.remedy
 
 
-def test_a_short_file_explains_each_key_in_one_sentence(tmp_path):
+def test_short_config_explains_each_key_in_one_sentence(tmp_path):
     write_config(tmp_path / "node.toml", Config())
     text = (tmp_path / "node.toml").read_text()
     for place in COMMON:
@@ -76,7 +76,7 @@ def test_a_short_file_explains_each_key_in_one_sentence(tmp_path):
 
 
 @given(st.dictionaries(st.text(st.characters(codec="utf-8"), min_size=1), st.floats(0.1, 9)))
-def test_any_table_of_weights_survives_writing(tmp_path_factory, weights):
+def test_any_weights_table_round_trips(tmp_path_factory, weights):
     path = tmp_path_factory.mktemp("config") / "node.toml"
     config = build({"tasks": {"weights": weights}})
     write_config(path, config)
@@ -100,27 +100,27 @@ def test_any_table_of_weights_survives_writing(tmp_path_factory, weights):
         ("tasks.weights={chain_sum = 0}", "tasks.weights", "positive weight"),
     ],
 )
-def test_a_wrong_value_is_refused_with_its_key_and_the_remedy(assignment, key, remedy):
+def test_invalid_value_error_names_key_and_fix(assignment, key, remedy):
     with pytest.raises(ConfigError) as caught:
         build({}, parse_assignments([assignment]))
     assert caught.value.key.startswith(key) and remedy in caught.value.remedy
     assert "\n" not in str(caught.value)
 
 
-def test_several_mistakes_are_counted():
+def test_config_error_counts_mistakes():
     with pytest.raises(ConfigError, match="1 more to correct"):
         Config.with_overrides({"learner.lr": -1, "node.sed": 3})
     with pytest.raises(ConfigError, match="1 more to correct"):
         Config.with_overrides({"learner.betas": [2, 2]})
 
 
-def test_one_wrong_item_of_a_list_is_one_mistake():
+def test_invalid_list_item_counts_as_one_mistake():
     with pytest.raises(ConfigError, match=r"learner\.betas\.1: 2\. It should be less") as caught:
         Config.with_overrides({"learner.betas": [0.9, 2]})
     assert "more to correct" not in str(caught.value)
 
 
-def test_overrides_are_toml_values_or_plain_text_and_always_assignments():
+def test_overrides_accept_toml_values_or_plain_text():
     pairs = ["learner.lr=1e-5", "policy.model=Qwen/Qwen3-0.6B", "tasks.weights.gcd=2.0"]
     pairs += ["network.swarm=12345678"]
     config = build({"tasks": {"weights": {"lcm": 1.0}}}, parse_assignments(pairs))
@@ -131,7 +131,7 @@ def test_overrides_are_toml_values_or_plain_text_and_always_assignments():
             parse_assignments([pair])
 
 
-def test_a_missing_file_says_how_to_write_one_and_one_that_is_not_toml_is_named(tmp_path):
+def test_load_reports_missing_and_invalid_config_files(tmp_path):
     path = tmp_path / "node.toml"
     with pytest.raises(NodeError, match="swarm-node init"):
         load(path)
@@ -150,10 +150,10 @@ def test_a_missing_file_says_how_to_write_one_and_one_that_is_not_toml_is_named(
         load(path)
     path.unlink()
     path.write_text("\ufeff[learner]\nlr = 1e-4\n", encoding="utf-8")
-    assert load(path).learner.lr == 1e-4, "a byte-order mark is no part of it"
+    assert load(path).learner.lr == 1e-4, "a byte-order mark is ignored"
 
 
-def test_paths_are_relative_to_the_file_and_not_to_where_one_stands(tmp_path, monkeypatch):
+def test_paths_are_relative_to_the_config_file(tmp_path, monkeypatch):
     home = tmp_path / "home"
     (home / "model").mkdir(parents=True)
     (home / "model" / "config.json").write_text("{}")
@@ -176,13 +176,13 @@ def test_paths_are_relative_to_the_file_and_not_to_where_one_stands(tmp_path, mo
         ("sync", "vllm", False),
     ],
 )
-def test_the_schedule_follows_the_engine_unless_it_is_named(mode, kind, overlaps):
+def test_engine_decides_the_schedule_mode_by_default(mode, kind, overlaps):
     config = Config.with_overrides({"schedule.mode": mode, "engine.backend": kind})
     assert config.asynchronous is overlaps
 
 
 @pytest.mark.parametrize("text", ["12345678", "12e45678", "0123", "1_000", "true", "2026-01-01"])
-def test_a_text_that_toml_reads_as_something_else_is_a_text_to_a_key_that_takes_one(text):
+def test_override_of_a_text_key_stays_text(text):
     overrides = parse_assignments([f"policy.model={text}", "schedule.rounds=7"])
     assert overrides == {"policy.model": text, "schedule.rounds": 7}
     assert parse_assignments([f'policy.model="{text}"']) == {"policy.model": text}
@@ -198,14 +198,14 @@ def test_a_text_that_toml_reads_as_something_else_is_a_text_to_a_key_that_takes_
         f"/ip4/203.0.113.7/tcp/31337/p2p/{PEER}/p2p-circuit/p2p/{PEER}",
     ],
 )
-def test_a_peer_is_named_by_a_name_an_address_or_through_a_relay(address):
+def test_peers_accept_dns_ip_and_relay_addresses(address):
     assert Config.with_overrides({"network.peers": [address]}).network.peers == (address,)
     for key in ("network.listen", "network.announce_maddrs"):
         with pytest.raises(ConfigError, match="multiaddress"):
             Config.with_overrides({key: [f"/dnsaddr/example.org/p2p/{PEER}"]})
 
 
-def test_a_peer_without_an_id_or_with_a_damaged_one_is_told_apart():
+def test_peer_address_errors_distinguish_missing_and_bad_id():
     for of, why in (("", "Add /p2p/ and the peer's id"), (f"/p2p/{PEER[:-4]}", "Correct the peer")):
         with pytest.raises(ConfigError, match=why):
             Config.with_overrides({"network.peers": [f"/ip4/203.0.113.7/tcp/31337{of}"]})
@@ -221,7 +221,7 @@ def test_a_peer_without_an_id_or_with_a_damaged_one_is_told_apart():
         ("line", " anna", "blanks at its ends"),
     ],
 )
-def test_a_name_that_peers_would_refuse_is_refused_at_load(key, value, why):
+def test_config_rejects_profiles_that_peers_would_reject(key, value, why):
     with pytest.raises(ConfigError, match=f"^profile.{key}: .*{why}.*write up to") as caught:
         Config.with_overrides({f"profile.{key}": value})
     assert caught.value.key == f"profile.{key}" and str(caught.value).isprintable()

@@ -11,34 +11,34 @@ from tests.node.programs import python
 
 
 @pytest.mark.parametrize("registry", REGISTRIES, ids=lambda registry: registry.key)
-def test_every_file_of_a_folder_is_a_kind_of_its_part_that_can_be_opened(registry):
+def test_registry_loads_every_built_in_plugin(registry):
     section, name = registry.key.split(".")
     chosen = getattr(getattr(Config(), section), name)
-    assert chosen in registry.own if isinstance(chosen, str) else chosen == ()
+    assert chosen in registry.builtin if isinstance(chosen, str) else chosen == ()
     module, base = registry.base.split(":")
-    for kind in registry.own:
+    for kind in registry.builtin:
         assert registry.load(kind).__doc__
         assert issubclass(registry.load(kind), getattr(import_module(module), base))
         registry.options(kind, {})
 
 
-def test_names_are_known_without_importing_what_they_name():
+def test_config_import_loads_no_torch_or_plugins():
     code = "import sys,node.config.config; print({'torch', 'node.learner.losses'} & {*sys.modules})"
     assert python(code, check=True).stdout.strip() == "set()"
 
 
 def named(registry: Registry, kind: str) -> str | list[str]:
-    """As the key of a registry takes it."""
+    """Return the value that the registry's key expects."""
     return [kind] if registry is LOGGERS else kind
 
 
 @pytest.mark.parametrize("registry", REGISTRIES, ids=lambda registry: registry.key)
-def test_a_kind_that_is_not_here_is_named_with_those_that_are(registry):
+def test_unknown_plugin_error_lists_the_available_ones(registry):
     with pytest.raises(ConfigError) as caught:
         Config.with_overrides({registry.key: named(registry, "magic")})
     line = str(caught.value)
     assert line.startswith(f"{registry.key}: 'magic'.")
-    assert all(name in line for name in (*registry.own, registry.group))
+    assert all(name in line for name in (*registry.builtin, registry.group))
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_kind_that_is_not_here_is_named_with_those_that_are(registry):
         ({"cap": "much"}, "mixture.correction_options.cap: 'much'"),
     ],
 )
-def test_wrong_options_of_a_kind_are_refused_with_the_file_and_any_where_it_has_none(options, told):
+def test_config_rejects_invalid_or_unsupported_plugin_options(options, told):
     with pytest.raises(ConfigError, match=told):
         build({"mixture": {"correction": "tis", "correction_options": options}})
     with pytest.raises(ConfigError, match=r"learner\.loss_options: .*'grpo' has no options"):
@@ -110,11 +110,11 @@ class Mine(TransportKind):
         raise NotImplementedError
 """,
 }
-"""By key: a whole file that adds a kind."""
+"""Complete files that each add a plugin, by registry key."""
 
 
 @pytest.mark.parametrize("registry", REGISTRIES, ids=lambda registry: registry.key)
-def test_one_file_of_a_package_adds_a_kind(registry, tmp_path, monkeypatch):
+def test_package_file_adds_a_plugin(registry, tmp_path, monkeypatch):
     module = registry.key.replace(".", "_")
     (tmp_path / f"{module}.py").write_text(CHANGES[registry.key])
     declare(monkeypatch, tmp_path, "mine", f"{module}:Mine", registry.group)
@@ -140,7 +140,7 @@ class Lost: ...
         ("grpo", "plain_loss:Plain", "has a name that this project uses"),
     ],
 )
-def test_a_package_brings_a_kind_or_is_told_wrong(tmp_path, monkeypatch, name, target, told):
+def test_package_adds_a_plugin_or_a_clear_error(tmp_path, monkeypatch, name, target, told):
     (tmp_path / "plain_loss.py").write_text(PLAIN)
     declare(monkeypatch, tmp_path, name, target, LOSSES.group)
     with pytest.raises(ConfigError, match=told) if told else nullcontext():
@@ -159,7 +159,7 @@ OF_TIS = {"correction": "tis", "correction_options": 5}
         ({"mixture": OF_TIS}, "mixture.correction_options"),
     ],
 )
-def test_a_table_that_is_not_one_or_has_no_plugin_is_named(table, key):
+def test_config_error_names_an_invalid_table(table, key):
     with pytest.raises(ConfigError) as caught:
         build(table)
     assert caught.value.key == key

@@ -1,4 +1,4 @@
-"""A member of ours does what the protocol says, and a sloppy one is caught at what it does not."""
+"""The conformance command passes a real member and reports a faulty one."""
 
 import asyncio
 import json
@@ -43,7 +43,7 @@ PROFILE = Profile("anna", "Two old laptops.", "tiny", "0.1.0", 1.7e9)
 
 @asynccontextmanager
 async def sharing(kind, folder, **options):
-    """The address of a member that shares groups."""
+    """Start a member that shares groups and yield its address."""
     counters = Counters()
     transport = kind(key_of(folder, "anna"), listen=LISTEN, counters=counters)
     anna = Node("anna", transport, SystemClock(), counters, manifest(), **options)
@@ -55,7 +55,7 @@ async def sharing(kind, folder, **options):
 
 @pytest.mark.parametrize("kind", [HivemindTransport, APART_LIBP2P])
 @pytest.mark.processes
-async def test_a_member_that_shares_groups_passes_every_case(kind, tmp_path):
+async def test_member_with_groups_passes_every_case(kind, tmp_path):
     async with sharing(kind, tmp_path, profile=PROFILE) as address:
         (tmp_path / "opened").mkdir()
         findings = await look_at(address, tmp_path / "opened", "hivemind")
@@ -65,32 +65,32 @@ async def test_a_member_that_shares_groups_passes_every_case(kind, tmp_path):
 @pytest.mark.skipif(not find_spec("libp2p"), reason="needs pip install 'swarm-node[libp2p]'")
 @pytest.mark.parametrize("kind", [HivemindTransport, APART_LIBP2P])
 @pytest.mark.processes
-async def test_a_member_passes_before_a_client_without_a_daemon(kind, tmp_path):
+async def test_member_passes_every_case_with_libp2p_client(kind, tmp_path):
     async with sharing(kind, tmp_path) as address:
-        run = await looked_at(address, "--transport", "libp2p")
+        run = await run_command(address, "--transport", "libp2p")
     assert run.returncode == 0, run.stdout + run.stderr
     findings = json.loads(run.stdout)
     assert {finding["outcome"] for finding in findings} == {"ok"} and len(findings) == len(CASES)
 
 
-async def looked_at(address, *options):
-    """The command's run in a process of its own: the transports do not bear each other in one."""
+async def run_command(address, *options):
+    """Run the command in a separate process, because transports cannot share one."""
     command = [sys.executable, "-m", "node.cli.main", "conformance", "--json", "--peers", address]
     how = {"capture_output": True, "text": True, "timeout": 600}
     return await asyncio.to_thread(subprocess.run, [*command, *options], **how)
 
 
-async def test_what_cannot_be_tried_is_one_line():
-    nobody = f"/ip4/127.0.0.1/tcp/9/p2p/{Identity.generate().peer_id}"
-    tried = {("--transport", "pigeons"): (2, "pigeons"), (): (1, "no case was run")}
-    for options, (status, told) in tried.items():
-        run = await looked_at(nobody, *options)
+async def test_errors_are_reported_in_one_line():
+    absent = f"/ip4/127.0.0.1/tcp/9/p2p/{Identity.generate().peer_id}"
+    cases = {("--transport", "pigeons"): (2, "pigeons"), (): (1, "no case was run")}
+    for options, (status, error) in cases.items():
+        run = await run_command(absent, *options)
         assert (run.returncode, run.stderr.count("\n")) == (status, 1), run.stderr
-        assert told in run.stderr
+        assert error in run.stderr
 
 
 def answering(folder, answers, limits=SLOPPY):
-    """A peer that stores any record and gives the same answer to every request of a protocol."""
+    """Return a peer that stores any record and has a fixed answer per protocol."""
     transport = HivemindTransport(key_of(folder, "sloppy"), listen=LISTEN)
     transport.use_validator(lambda record: True)
     for protocol, answer in answers.items():
@@ -99,7 +99,7 @@ def answering(folder, answers, limits=SLOPPY):
 
 
 @pytest.mark.processes
-async def test_a_sloppy_peer_fails_the_cases_that_it_breaks_and_no_others(tmp_path):
+async def test_noncompliant_peer_fails_only_the_expected_cases(tmp_path):
     signed = sign_manifest(manifest(), CREATOR)
     answers = {
         MANIFEST_STREAM: signed,
@@ -111,8 +111,8 @@ async def test_a_sloppy_peer_fails_the_cases_that_it_breaks_and_no_others(tmp_pa
     (tmp_path / "opened").mkdir()
     async with started(answering(tmp_path, answers)) as sloppy:
         findings = await look_at(sloppy.addresses()[0], tmp_path / "opened", "hivemind")
-    found = {finding.says: finding for finding in findings}
-    broken = {says for says, finding in found.items() if finding.outcome == "fail"}
+    by_case = {finding.says: finding for finding in findings}
+    broken = {says for says, finding in by_case.items() if finding.outcome == "fail"}
     assert broken == {
         "stores a whole dictionary with one result",
         "stores no record that does not hold",
@@ -131,16 +131,16 @@ async def test_a_sloppy_peer_fails_the_cases_that_it_breaks_and_no_others(tmp_pa
         "refuses malformed requests to dial back",
         "dials back, and takes only its asker's port for open",
     }
-    assert "under another author's name" in found["stores no record that does not hold"].found
-    assert "another author" in found["serves a profile that holds and is its own, or none"].found
-    assert "bad_magic" in found["gossips announcements that hold"].found
-    dialed = found["dials back, and takes only its asker's port for open"]
+    assert "under another author's name" in by_case["stores no record that does not hold"].found
+    assert "another author" in by_case["serves a profile that holds and is its own, or none"].found
+    assert "bad_magic" in by_case["gossips announcements that hold"].found
+    dialed = by_case["dials back, and takes only its asker's port for open"]
     assert "is not open to it" in dialed.found
 
 
 @pytest.mark.skipif(not find_spec("libp2p"), reason="needs pip install 'swarm-node[libp2p]'")
 @pytest.mark.processes
-async def test_a_peer_that_no_other_can_dial_for_want_of_identify_is_told_so(tmp_path):
+async def test_peer_without_identify_fails_the_dial_clauses(tmp_path):
     (over,) = APART_LIBP2P.values
     transport = over(key_of(tmp_path, "mute"), listen=LISTEN, counters=Counters())
     transport.handle(IDENTIFY, AsyncMock(return_value=b""), SLOPPY)
@@ -153,13 +153,13 @@ async def test_a_peer_that_no_other_can_dial_for_want_of_identify_is_told_so(tmp
     assert {clause for clause, _ in failed} == {"10.2", "10.3"}, failed
 
 
-def test_each_case_names_a_clause_of_the_page() -> None:
+def test_each_case_names_a_protocol_clause() -> None:
     page = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text()
     clauses = set(re.findall(r"^\*\*(\d+\.\d+)\*\* ", page, flags=re.MULTILINE))
     assert {case.clause for case in CASES} <= clauses
 
 
-def test_a_multiaddress_is_read_as_its_library_reads_it() -> None:
+def test_multiaddress_parser_matches_the_library() -> None:
     multiaddr = pytest.importorskip("multiaddr").Multiaddr
     peer = Identity.generate().peer_id
     for address in (
@@ -174,10 +174,10 @@ def test_a_multiaddress_is_read_as_its_library_reads_it() -> None:
 
 
 @pytest.mark.processes
-async def test_the_command_says_what_it_found_and_fails_where_something_is_broken(tmp_path):
+async def test_command_prints_findings_and_fails_on_violations(tmp_path):
     answers = {MANIFEST_STREAM: sign_manifest(manifest(), CREATOR)}
     async with started(answering(tmp_path, answers, HandlerLimits(0, 4, 4))) as broken:
-        run = await looked_at(broken.addresses()[0], "--bytes")
+        run = await run_command(broken.addresses()[0], "--bytes")
     assert run.returncode == 1, run.stderr
     findings = json.loads(run.stdout)
     sent = {finding["says"]: finding["sent"] for finding in findings}
@@ -186,7 +186,7 @@ async def test_the_command_says_what_it_found_and_fails_where_something_is_broke
     assert outcomes["fail"] > 5 < outcomes["ok"]
 
 
-def test_protobuf_is_written_and_read_as_others_do():
+def test_protobuf_codec_matches_hivemind():
     from hivemind.proto.dht_pb2 import NodeInfo, StoreRequest
 
     lists = {"keys": [b"a" * 200, b""], "values": [b"v"], "in_cache": [False, True]}

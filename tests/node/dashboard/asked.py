@@ -1,4 +1,4 @@
-"""A run folder whose policy can be asked, and the page that asks it."""
+"""A run folder with a policy, and a client that asks it questions."""
 
 import http.client
 import json
@@ -24,7 +24,7 @@ CREATOR = Identity.from_seed(b"\x07" * 32)
 
 
 def trained(root: Path) -> RunFolder:
-    """A node of the tiny tasks with one checkpoint."""
+    """Return the folder of a node with one checkpoint."""
     folder = RunFolder(root).create()
     folder.manifest.write_bytes(create_swarm(CREATOR, name="sums"))
     Checkpoints(folder.checkpoints, keep=3).save(10, saved_policy, {"round": 10, "policy_step": 7})
@@ -43,7 +43,7 @@ class Asked:
             yield json.loads(line)
 
     def until(self, event: str) -> dict[str, Any]:
-        """The next event of that name."""
+        """Return the next event of that name."""
         return next(each for each in self if each["event"] == event)
 
     def close(self) -> None:
@@ -58,10 +58,10 @@ def answered(site: Site, **query: str) -> list[dict[str, Any]]:
 
 
 def answering() -> list[psutil.Process]:
-    """The processes at work on answers of this one; whatever else it started is no concern here."""
+    """Return the child processes that generate answers."""
     found = []
     for process in psutil.Process().children():
-        with suppress(psutil.NoSuchProcess):  # it has just ended
+        with suppress(psutil.NoSuchProcess):  # The process just ended.
             if "node.evaluation.ask" in process.cmdline():
                 found.append(process)
     return found

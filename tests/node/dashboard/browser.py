@@ -1,4 +1,4 @@
-"""A run folder with a dashboard, and who asks it over a real connection."""
+"""A dashboard of a run folder, and clients with real connections."""
 
 import http.client
 import json
@@ -46,7 +46,7 @@ def get(
 
 @dataclass
 class Site:
-    """A dashboard that is served, and all the addresses that it was said to have."""
+    """A running dashboard and the addresses that it printed."""
 
     folder: RunFolder
     counters: Counters
@@ -65,7 +65,7 @@ class Site:
         return answer.json
 
     def connect(self, receive: int = 0) -> socket.socket:
-        """A bare connection, of which the system takes in so many bytes at a time."""
+        """Open a plain connection whose receive buffer has ``receive`` bytes."""
         bare = socket.socket()
         if receive:
             bare.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)
@@ -87,7 +87,7 @@ class Stream:
         self.buffering = self._answer.headers["x-accel-buffering"]
 
     def next(self) -> tuple[str, Any]:
-        """Name and data of the next event."""
+        """Return name and data of the next event."""
         lines = []
         while line := self._answer.readline().decode().rstrip("\n"):
             lines.append(line)
@@ -99,7 +99,7 @@ class Stream:
         return values["event"], json.loads(values["data"])
 
     def until(self, name: str) -> Any:
-        """Data of the next event of that name."""
+        """Return the data of the next event of that name."""
         while True:
             found, data = self.next()
             if found == name:
@@ -110,7 +110,7 @@ class Stream:
 
 
 def closed(connection: socket.socket, seconds: float = 0.01) -> bool:
-    """Whether the other end closes a connection within some time."""
+    """Return whether the other end closes a connection in time."""
     connection.settimeout(seconds)
     try:
         return connection.recv(1) == b""
@@ -122,7 +122,7 @@ def closed(connection: socket.socket, seconds: float = 0.01) -> bool:
 
 @contextmanager
 def served(root: Path, wanted: bool | str = ANYWHERE, **overrides: Any) -> Iterator[Site]:
-    """A dashboard of the run folder ``root``, which need not be there."""
+    """Serve a dashboard of the run folder ``root``, which need not exist."""
     site = Site(RunFolder(root), Counters())
     config = Config.with_overrides(overrides)
     with closing(Dashboard(site.folder, config, wanted, site.counters, site.told.append)):
@@ -130,13 +130,13 @@ def served(root: Path, wanted: bool | str = ANYWHERE, **overrides: Any) -> Itera
 
 
 def told(root: Path, path: str) -> Any:
-    """What the dashboard of a run folder answers to ``/api/v1/`` and the path."""
+    """Return the dashboard's answer to ``/api/v1/`` plus the path."""
     with served(root) as site:
         return site.json(f"/api/v1/{path}")
 
 
 def write_rounds(folder: RunFolder, rounds: Iterable[int], **values: Any) -> None:
-    """Rounds as a node writes them; what is callable is called with the round's number."""
+    """Write round records; callable values are called with the round's number."""
     folder.create()
     with closing(JsonLinesFile(folder.metrics, 64 << 20)) as file:
         for number in rounds:

@@ -1,5 +1,4 @@
-"""Questions from the page: answered by a process of their own, and by nobody's leave but the
-owner's."""
+"""Questions on the page run in a separate process and only for the owner."""
 
 import json
 import os
@@ -19,7 +18,7 @@ from tests.node.dashboard.asked import LONG, OWN_PAGE, Asked, answered, answerin
 from tests.node.dashboard.browser import Site, served
 
 ASK = "/api/v1/ask"
-SPOKEN = "It is 4.\n<script>\u202e$(reboot)"
+HOSTILE = "It is 4.\n<script>\u202e$(reboot)"
 
 
 @pytest.fixture
@@ -33,19 +32,19 @@ def contents(root: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
-def test_a_drawn_question_is_answered_piece_by_piece_by_both_models_and_scored(site):
+def test_both_models_stream_scored_answers_to_a_task_sample(site):
     before = contents(site.folder.root)
-    told = answered(site, family="gcd", base="1")
-    kinds = [each["event"] for each in told]
+    reply = answered(site, family="gcd", base="1")
+    kinds = [each["event"] for each in reply]
     assert kinds[0] == "stage" and kinds[-1] == "end"
-    asked = next(each for each in told if each["event"] == "question")
+    asked = next(each for each in reply if each["event"] == "question")
     assert asked["family"] == "gcd" and asked["prompt"].endswith("Answer:")
-    models = [(each["name"], each["base"]) for each in told if each["event"] == "model"]
+    models = [(each["name"], each["base"]) for each in reply if each["event"] == "model"]
     assert models == [("step-00000010", False), ("tiny", True)]
-    rewards = [each["reward"] for each in told if each["event"] == "opinion"]
+    rewards = [each["reward"] for each in reply if each["event"] == "opinion"]
     assert len(rewards) == 2 and all(0.0 <= each <= 1.0 for each in rewards)
     assert "text" in kinds
-    assert contents(site.folder.root) == before, "asking changes nothing"
+    assert contents(site.folder.root) == before, "a question changes no file"
     assert not site.counters.snapshot()
 
 
@@ -59,7 +58,7 @@ def test_a_drawn_question_is_answered_piece_by_piece_by_both_models_and_scored(s
         {"Sec-Fetch-Site": "cross-site", "X-Asked-By": "page", "Sec-Fetch-Mode": "navigate"},
     ],
 )
-def test_mallorys_link_has_the_node_compute_nothing(site, headers):
+def test_cross_site_request_starts_no_computation(site, headers):
     answer = site.get(f"{ASK}?question=hi", headers)
     assert answer.status == 403 and "own page" in answer.json["error"]
     assert answering() == []
@@ -75,14 +74,14 @@ def test_the_documented_headers_are_sufficient(site):
 @pytest.mark.parametrize(
     ("query", "said"), [("question=%20", "omit it"), ("question=" + "x" * 1001, "at most 1000")]
 )
-def test_a_question_has_a_length_and_head_starts_nothing(site, query, said):
+def test_bad_question_or_head_request_starts_nothing(site, query, said):
     answer = site.get(f"{ASK}?{query}", OWN_PAGE)
     assert answer.status == 400 and said in answer.json["error"]
     assert site.get(ASK, OWN_PAGE, "HEAD").status == 200 and answering() == []
 
 
 @pytest.mark.parametrize("lacking", ["manifest", "checkpoints", "root"])
-def test_before_the_first_checkpoint_that_is_said(tmp_path, lacking):
+def test_ask_reports_a_missing_checkpoint(tmp_path, lacking):
     folder = trained(tmp_path / "run")
     getattr(folder, lacking).rename(tmp_path / "elsewhere")
     with served(folder.root) as site:
@@ -90,24 +89,24 @@ def test_before_the_first_checkpoint_that_is_said(tmp_path, lacking):
     assert answer.status == 409 and "no checkpoint of the policy yet" in answer.json["error"]
 
 
-def test_flo_asks_beside_a_question_and_is_told_to_wait(site):
-    with closing(Asked(site, question=SPOKEN, family="gcd")) as first:
+def test_concurrent_question_is_rejected(site):
+    with closing(Asked(site, question=HOSTILE, family="gcd")) as first:
         first.until("stage")
         answer = site.get(ASK, OWN_PAGE)
         assert answer.status == 409 and "another question is running" in answer.json["error"]
-        told = list(first)
-    assert told[-1]["event"] == "end"
-    by_event = {each["event"]: each for each in told}
+        reply = list(first)
+    assert reply[-1]["event"] == "end"
+    by_event = {each["event"]: each for each in reply}
     asked, said, model = (by_event[event] for event in ("question", "opinion", "model"))
-    assert (asked["prompt"], asked["family"]) == (SPOKEN, None), "it is asked as it stands"
+    assert (asked["prompt"], asked["family"]) == (HOSTILE, None), "the prompt is used unchanged"
     assert said["reward"] is None and "not found among the swarm" in said["unscored"]
     assert model["name"] == "step-00000010"
     with closing(until_taken(site)) as later:
-        assert later.until("stage"), "then it is another's turn"
+        assert later.until("stage"), "the next question can start"
 
 
-def held(asked: Asked) -> list[psutil.Process]:
-    """All that is at work on an answer, which is kept from ending by itself."""
+def paused(asked: Asked) -> list[psutil.Process]:
+    """Suspend the process of an answer; return it and its children."""
     asked.until("question")
     (process,) = answering()
     found = [process, *process.children(recursive=True)]
@@ -126,33 +125,33 @@ def until_taken(site: Site) -> Asked:
     return asked
 
 
-def test_an_answer_ends_with_the_page_that_waits_for_it(site):
+def test_closing_the_page_ends_the_answer(site):
     with closing(Asked(site)) as asked:
-        at_work = held(asked)
-    assert gone(at_work), "its verifier as well"
+        workers = paused(asked)
+    assert gone(workers), "the answer's processes end, including the verifier"
     until_taken(site).close()
-    assert not site.counters.snapshot(), "leaving is no failure"
+    assert not site.counters.snapshot(), "closing the page is not a failure"
 
 
-def test_an_answer_ends_with_the_node(tmp_path):
+def test_node_exit_ends_the_answer(tmp_path):
     trained(tmp_path)
     with served(tmp_path) as site:
         asked = Asked(site)
-        at_work = held(asked)
-    assert gone(at_work)
+        workers = paused(asked)
+    assert gone(workers)
     asked.close()
 
 
-def test_an_answer_has_so_many_seconds(site, monkeypatch):
+def test_answer_has_a_time_limit(site, monkeypatch):
     monkeypatch.setattr(asking, "SECONDS", 3.0)
     asked = Asked(site)
-    at_work = answering()
+    workers = answering()
     assert "not done after 3 seconds" in asked.until("error")["error"]
-    assert gone(at_work)
+    assert gone(workers)
     asked.close()
 
 
-def test_flo_asks_again_and_again_and_is_told_to_wait(site, monkeypatch):
+def test_repeated_questions_are_rate_limited(site, monkeypatch):
     monkeypatch.setattr(asking, "SECONDS", 0.01)
     statuses = []
     while len(statuses) < 1000 and 429 not in statuses:
@@ -162,31 +161,31 @@ def test_flo_asks_again_and_again_and_is_told_to_wait(site, monkeypatch):
     assert statuses.count(200) == asking.MOST_BEGUN and statuses[-1] == 429
 
 
-def test_a_process_that_fails_is_counted_without_the_question(site, monkeypatch, caplog):
+def test_node_counts_a_failure_without_logging_the_question(site, monkeypatch, caplog):
     monkeypatch.setattr(asking, "MODULE", "node.evaluation.no_such_module")
-    told = answered(site, question="a secret of the owner's")
-    assert "it ended before it was done: exit status 1" in told[-1]["error"]
+    reply = answered(site, question="a secret of the owner's")
+    assert "it ended before it was done: exit status 1" in reply[-1]["error"]
     assert site.counters.snapshot() == {"dashboard_ask_failures": 1}
     assert "exit status 1" in caplog.text and "secret" not in caplog.text
 
 
-def test_on_an_address_of_others_who_came_in_may_ask(tmp_path):
+def test_public_address_requires_the_cookie_to_ask(tmp_path):
     trained(tmp_path)
     with served(tmp_path, "0.0.0.0:0") as site:
         assert site.get(ASK, OWN_PAGE).status == 401
         inside = site.get("/" + site.told[0].partition("/?")[2].join(["?", ""]))
         cookie = inside.headers["set-cookie"].partition(";")[0]
         assert cookie.startswith(COOKIE)
-        # browsers do not say on such an address where a request comes from
+        # At such an address browsers send no Sec-Fetch-Site header.
         asked = {"Cookie": cookie, "X-Asked-By": "page"}
         assert site.get(ASK, {"Cookie": cookie}).status == 403
-        told = site.get(f"{ASK}?family=no-such", asked)
-    assert told.status == 200
-    last = json.loads(told.body.splitlines()[-1])
-    assert "This swarm has: chain_sum" in last["error"], "what cannot be asked is told in words"
+        reply = site.get(f"{ASK}?family=no-such", asked)
+    assert reply.status == 200
+    last = json.loads(reply.body.splitlines()[-1])
+    assert "This swarm has: chain_sum" in last["error"], "the error lists the task families"
 
 
-def test_the_process_steps_back_behind_the_node_and_ends_with_who_asked(tmp_path):
+def test_answer_process_has_low_priority_and_ends_with_stdin(tmp_path):
     folder = trained(tmp_path)
     with subprocess.Popen(
         [sys.executable, "-P", "-m", asking.MODULE],
@@ -194,8 +193,8 @@ def test_the_process_steps_back_behind_the_node_and_ends_with_who_asked(tmp_path
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": import_path()},
     ) as process:
-        wanted = {"folder": str(folder.root), "config": {}, "question": None, "family": None}
-        process.stdin.write(json.dumps({**wanted, "base": False}).encode() + b"\n")
+        request = {"folder": str(folder.root), "config": {}, "question": None, "family": None}
+        process.stdin.write(json.dumps({**request, "base": False}).encode() + b"\n")
         process.stdin.flush()
         assert json.loads(process.stdout.readline())["event"] == "stage"
         assert psutil.Process(process.pid).nice() == 19

@@ -27,7 +27,7 @@ from tests.swarm.network_parts import manifest
 
 @contextmanager
 def shown(page: Page, host: str = "127.0.0.1") -> Iterator[SimpleNamespace]:
-    """A server of a page on a free port, and how to ask it."""
+    """Serve a page on a free port."""
     counters, place = Counters(), listen(f"{host}:0", "monitor.public")
     server, asked = public.PageServer(place, counters), partial(get, place.port)
     server.show(page)
@@ -36,13 +36,13 @@ def shown(page: Page, host: str = "127.0.0.1") -> Iterator[SimpleNamespace]:
 
 
 def seen(watched: Watched) -> public.Observed:
-    """What a seed knows beside what it counted."""
+    """Return what a bootstrap node knows in addition to its counts."""
     who = ("12D3me", "bootstrap", ["/ip4/1"])
     return public.Observed("1.0", watched.clock.time(), 10.0, *who, manifest(), SWARM)
 
 
 def swarm_of(names: list[str]) -> Watched:
-    """A swarm in which everybody offers two groups, one of which was verified."""
+    """Return a swarm in which each peer offers two groups, one of them verified."""
     watched = Watched()
     peers = [peer(name, [offer(number)]) for number, name in enumerate(names)]
     watched.look(*peers, refused={(key(names[-1]), "reward_mismatch"): 1})
@@ -55,7 +55,7 @@ def page_of(names: list[str]) -> Page:
     return public.unchanging() | public.data(public.documents(watched.census, seen(watched)))
 
 
-def test_the_documents_say_what_was_counted():
+def test_documents_match_the_census_counts():
     watched = swarm_of(["anna", "ben", "larry"])
     found = public.documents(watched.census, seen(watched))
     swarm, history, authors = found["swarm"], found["history"], found["authors"]
@@ -73,7 +73,7 @@ def test_the_documents_say_what_was_counted():
     assert larry["days"][0][1:] == [2, 1, 0.5] and authors["more"] == 0
 
 
-def test_of_many_authors_the_most_verified_are_listed():
+def test_page_lists_the_most_verified_authors():
     watched = swarm_of(["anna"])
     watched.look(*[peer(f"p{number}") for number in range(520)])
     found = public.documents(watched.census, seen(watched))["authors"]
@@ -81,7 +81,7 @@ def test_of_many_authors_the_most_verified_are_listed():
     assert (len(found["authors"]), found["more"]) == (500, 21)
 
 
-def test_whoever_joins_is_told_addresses_that_lead_here_from_elsewhere():
+def test_join_addresses_exclude_loopback_if_possible():
     inside, outside = "/ip4/127.0.0.1/tcp/1/p2p/x", "/ip4/203.0.113.7/tcp/1/p2p/x"
     named = "/dns4/seed.example.org/tcp/1/p2p/x"
     assert public.dialed([inside, outside]) == [outside] and public.dialed([inside]) == [inside]
@@ -91,7 +91,7 @@ def test_whoever_joins_is_told_addresses_that_lead_here_from_elsewhere():
 PAGE = page_of(["anna", "ben"])
 
 
-def test_every_file_that_a_file_of_the_page_names_is_in_it():
+def test_page_contains_every_referenced_file():
     assert {f"static/shared/{name}" for name in public.SHARED} <= PAGE.keys()
     for name, body in PAGE.items():
         if not name.endswith((".js", ".html")) or "/vendor/" in name:
@@ -100,16 +100,16 @@ def test_every_file_that_a_file_of_the_page_names_is_in_it():
         told = re.findall(r"(?:from|import) '(\./[^']+)'", text)
         told += re.findall(r'(?:src|href)="([^"#:{]+)"', text) if name.endswith(".html") else []
         for path in told:
-            meant = os.path.normpath(Path(name).parent / path).replace(os.sep, "/")
-            assert meant in PAGE, f"{name} names {path}"
+            target = os.path.normpath(Path(name).parent / path).replace(os.sep, "/")
+            assert target in PAGE, f"{name} names {path}"
 
 
-def test_all_addresses_of_the_page_are_relative():
+def test_page_uses_only_relative_urls():
     for path in public.STATIC.rglob("*.html"):
         assert not re.search(r'(?:src|href)="(?:/|https?:)', path.read_text())
 
 
-def test_a_snapshot_holds_what_is_served_byte_for_byte(tmp_path):
+def test_snapshot_equals_the_served_files(tmp_path):
     snapshot = public.PageWriter(tmp_path / "deep" / "site")
     snapshot.write(PAGE)
     files = [path for path in snapshot.folder.rglob("*") if path.is_file()]
@@ -117,8 +117,8 @@ def test_a_snapshot_holds_what_is_served_byte_for_byte(tmp_path):
     assert found == dict(PAGE)
 
 
-@pytest.mark.skipif(os.name != "posix", reason="other systems have no such modes")
-def test_a_snapshot_can_be_read_by_the_user_of_a_web_server(tmp_path):
+@pytest.mark.skipif(os.name != "posix", reason="needs POSIX file modes")
+def test_web_server_user_can_read_the_snapshot(tmp_path):
     before = os.umask(0o077)
     try:
         snapshot = public.PageWriter(tmp_path / "site")
@@ -129,7 +129,7 @@ def test_a_snapshot_can_be_read_by_the_user_of_a_web_server(tmp_path):
         assert path.stat().st_mode & (stat.S_IROTH if path.is_file() else stat.S_IXOTH)
 
 
-def test_a_snapshot_writes_again_what_has_changed_and_names_it_last(tmp_path):
+def test_snapshot_writes_only_changes_and_the_index_last(tmp_path):
     snapshot = public.PageWriter(tmp_path)
     snapshot.write({public.INDEX: b"1", "data/swarm.json": b"1", "static/a.js": b"1"})
     (tmp_path / "static" / "a.js").write_bytes(b"left alone")
@@ -144,7 +144,7 @@ def test_a_snapshot_writes_again_what_has_changed_and_names_it_last(tmp_path):
     assert (tmp_path / public.INDEX).read_bytes() == b"2"
 
 
-def test_a_snapshot_takes_the_place_of_no_other_site_and_is_not_written_beside_a_key(tmp_path):
+def test_snapshot_refuses_folders_with_another_site_or_a_key(tmp_path):
     for name in ("page", "key"):
         (tmp_path / name).mkdir()
     (tmp_path / "page" / public.INDEX).write_text("my page")
@@ -157,7 +157,7 @@ def test_a_snapshot_takes_the_place_of_no_other_site_and_is_not_written_beside_a
         public.PageWriter(tmp_path / "key")
 
 
-def test_a_census_goes_on_after_a_restart(tmp_path):
+def test_census_survives_a_restart(tmp_path):
     watched, counters = swarm_of(["anna", "ben"]), Counters()
     public.write_census(tmp_path / "census.json", watched.state)
     found = public.read_census(tmp_path / "census.json", SWARM.hex(), 0.0, counters)
@@ -170,7 +170,7 @@ def test_a_census_goes_on_after_a_restart(tmp_path):
 @pytest.mark.parametrize(
     "damaged", [b"", b"{", b"[]", b'{"swarm": 3}', b'{"swarm": "05", "since": "x"}', b"\xff\x00"]
 )
-def test_a_damaged_census_is_set_aside_and_begun_anew(tmp_path, damaged, caplog):
+def test_damaged_census_is_set_aside_and_replaced(tmp_path, damaged, caplog):
     path, counters = tmp_path / "census.json", Counters()
     path.write_bytes(damaged)
     found = public.read_census(path, SWARM.hex(), 7.0, counters)
@@ -192,7 +192,7 @@ def site():
         yield found
 
 
-def test_every_file_is_served_as_it_is_and_the_data_is_json(site):
+def test_server_sends_files_unchanged_and_data_as_json(site):
     for name, body in PAGE.items():
         answer = site.get(f"/{name}")
         assert (answer.status, answer.body) == (200, body), name
@@ -211,18 +211,18 @@ def test_every_file_is_served_as_it_is_and_the_data_is_json(site):
         ("/static/shared/icon.svg", "image/svg+xml"),
     ],
 )
-def test_what_it_is_stands_in_the_answer(site, path, kind):
+def test_response_has_its_content_type(site, path, kind):
     assert site.get(path).headers["content-type"] == kind
 
 
 @pytest.mark.parametrize("path", ["/", "/data/authors.json", "/nothing", "/static/"])
-def test_every_answer_forbids_what_a_page_does_not_need(site, path):
+def test_every_response_has_security_headers(site, path):
     headers = site.get(path).headers
     assert {name: headers.get(name) for name in HEADERS} == HEADERS
     assert "set-cookie" not in headers and "server" not in headers
 
 
-def test_what_is_large_is_packed_for_who_takes_it(site):
+def test_server_compresses_large_files_on_request(site):
     packed = site.get("/data/authors.json", {"Accept-Encoding": "br, gzip"})
     assert packed.headers["content-encoding"] == "gzip"
     assert packed.headers["vary"] == "accept-encoding"
@@ -230,7 +230,7 @@ def test_what_is_large_is_packed_for_who_takes_it(site):
     assert "content-encoding" not in site.get("/data/authors.json").headers
 
 
-def test_what_is_known_already_is_not_sent_again(site):
+def test_known_etag_returns_not_modified(site):
     first = site.get("/data/swarm.json")
     assert first.headers["cache-control"] == "no-cache"
     again = site.get("/data/swarm.json", {"If-None-Match": f'"other", {first.headers["etag"]}'})
@@ -241,7 +241,7 @@ def test_what_is_known_already_is_not_sent_again(site):
 
 
 @pytest.mark.parametrize("host", ["seed.example.org", "mallory.example:1", "10.0.0.5", "x" * 300])
-def test_it_is_read_under_any_name_and_from_any_page(site, host):
+def test_public_page_accepts_any_host_and_origin(site, host):
     answer = site.get("/data/swarm.json", {"Host": host, "Origin": f"http://{host}"})
     assert answer.status == 200 and "access-control-allow-origin" not in answer.headers
 
@@ -260,11 +260,11 @@ def test_it_is_read_under_any_name_and_from_any_page(site, host):
         "http://mallory.example/",
     ],
 )
-def test_no_path_leads_out_of_the_page(site, path):
+def test_server_rejects_path_traversal(site, path):
     assert site.get(path).status in (400, 404)
 
 
-def test_long_addresses_and_other_methods_are_refused(site):
+def test_server_rejects_long_urls_and_other_methods(site):
     assert site.get("/" + "a" * 600).status == 414 and site.get("/?" + "a" * 3000).status == 414
     for method in ("POST", "PUT", "DELETE", "OPTIONS", "TRACE"):
         answer = site.get("/", method=method)
@@ -273,14 +273,14 @@ def test_long_addresses_and_other_methods_are_refused(site):
     assert (head.status, head.body) == (200, b"")
 
 
-def test_a_request_with_a_body_is_refused_and_its_connection_closed(site):
+def test_server_rejects_a_request_with_a_body(site):
     with closing(socket.create_connection(("127.0.0.1", site.port), 30)) as bare:
         bare.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n")
         answer = b"".join(iter(lambda: bare.recv(1 << 16), b""))
     assert answer.startswith(b"HTTP/1.1 413 ")
 
 
-def test_what_is_no_request_ends_nothing(site):
+def test_server_survives_bad_requests(site):
     for told in (b"\x16\x03\x01\x00", b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 9000 + b"\r\n"):
         with closing(socket.create_connection(("127.0.0.1", site.port), 30)) as bare:
             bare.sendall(told)
@@ -288,7 +288,7 @@ def test_what_is_no_request_ends_nothing(site):
 
 
 def status_of(files: public.Files, client: str) -> int:
-    """Of what a client is answered, without a connection that would take its time."""
+    """Return the status for a client, without a slow real connection."""
     told = []
 
     async def send(message):
@@ -302,7 +302,7 @@ def status_of(files: public.Files, client: str) -> int:
     return told[0]
 
 
-def test_flo_is_told_to_wait_where_others_are_served(monkeypatch):
+def test_rate_limit_applies_per_client(monkeypatch):
     waits = []
 
     async def sleep(seconds):
@@ -316,12 +316,12 @@ def test_flo_is_told_to_wait_where_others_are_served(monkeypatch):
     assert waits == [PAUSE_SECONDS]
 
 
-def test_readers_behind_a_proxy_are_not_taken_for_one(site):
+def test_proxied_clients_are_not_limited_as_one(site):
     assert {site.get("/").status for _ in range(2 * AT_ONCE)} == {200}
     assert public.Proxied.most_of_one == public.Proxied.most > public.Reader.most_of_one
 
 
-def test_flo_holds_as_many_connections_as_one_may_and_others_are_served():
+def test_server_limits_connections_per_client():
     with shown(PAGE, "0.0.0.0") as site, ExitStack() as stack:
         connect = partial(socket.create_connection, ("127.0.0.1", site.port), 30)
         flo = [stack.enter_context(connect()) for _ in range(200)]

@@ -19,46 +19,46 @@ from tests.node.programs import until
 @pytest.fixture
 def folder(tmp_path):
     folder = RunFolder(tmp_path)
-    write_rounds(folder, range(1, 31), reward_own=lambda n: n / 100)
+    write_rounds(folder, range(1, 31), reward_local=lambda n: n / 100)
     return folder
 
 
 @pytest.fixture
 def site(folder):
-    with served(folder.root) as found:
-        yield found
+    with served(folder.root) as running:
+        yield running
 
 
-def test_the_state_is_what_the_command_says_and_the_version(tmp_path):
+def test_status_api_matches_the_command_and_has_a_version(tmp_path):
     folder = RunFolder(tmp_path)
     folder.write_status({"state": "running", "pid": os.getpid(), "time": 1.0, "peers": []})
-    shown, said = told(tmp_path, "status"), present_status(folder)
-    assert shown.pop("version") is not None and shown.pop("age_s") >= said.pop("age_s") - 60
-    assert shown == said and shown["state"] == "crashed", "nobody holds the folder"
+    shown, state = told(tmp_path, "status"), present_status(folder)
+    assert shown.pop("version") is not None and shown.pop("age_s") >= state.pop("age_s") - 60
+    assert shown == state and shown["state"] == "crashed", "no process holds the folder"
 
 
-def test_a_folder_without_a_run_is_answered_with_its_state_and_empty_lists(tmp_path):
+def test_server_handles_a_folder_without_a_run(tmp_path):
     with served(tmp_path / "nothing") as site:
         assert site.json("/api/v1/status")["state"] == "none"
         table = site.json("/api/v1/rounds")
         assert (table["first"], table["last"], table["count"]) == (0, 0, 0)
         assert site.get("/metrics").status == 200
-    assert not (tmp_path / "nothing").exists(), "looking makes nothing"
+    assert not (tmp_path / "nothing").exists(), "the server creates no folder"
 
 
-def test_rounds_come_as_columns_and_prometheus_reads_the_latest(site):
+def test_rounds_api_returns_columns_and_metrics_the_latest(site):
     table = site.json("/api/v1/rounds?since=20")
     assert (table["first"], table["last"], table["count"]) == (21, 30, 10)
     columns = table["columns"]
     assert columns["round"] == list(range(21, 31))
-    assert columns["reward_own"] == [n / 100 for n in range(21, 31)]
+    assert columns["reward_local"] == [n / 100 for n in range(21, 31)]
     assert set(columns["seconds"]) == set(record(1).seconds)
     answer = site.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain")
     assert b"\nswarm_node_round 30.0\n" in answer.body
 
 
-def test_prometheus_reads_a_node_without_rounds_from_the_process_that_it_is(tmp_path):
+def test_metrics_of_a_node_without_rounds_use_its_status(tmp_path):
     folder = RunFolder(tmp_path)
     swarms = [{"swarm_id": swarm} for swarm in ("ours", "ours", "theirs", None)]
     status = {"state": "running", "pid": os.getpid(), "time": 5.0, "swarm_id": "ours"}
@@ -68,11 +68,11 @@ def test_prometheus_reads_a_node_without_rounds_from_the_process_that_it_is(tmp_
         site.counters.add("dht_calls_refused", 3)
         text = site.get("/metrics").body.decode()
         folder.write_status({**status, "peers": swarms, "pid": 1})
-        assert "swarm_node_peers" not in site.get("/metrics").body.decode(), "it is another process"
+        assert "swarm_node_peers" not in site.get("/metrics").body.decode(), "another process"
     for line in (
         "swarm_node_time 5.0",
         "swarm_node_peers 2.0",
-        "swarm_node_strangers 1.0",
+        "swarm_node_foreign_peers 1.0",
         'swarm_node_refused_total{reason="replay"} 2.0',
         'swarm_node_events_total{event="dht_calls_refused"} 3.0',
     ):
@@ -98,13 +98,13 @@ def test_prometheus_reads_a_node_without_rounds_from_the_process_that_it_is(tmp_
         ),
     ],
 )
-def test_what_is_not_there_and_what_makes_no_sense_is_answered_in_words(tmp_path, path, status):
+def test_server_explains_missing_paths_and_bad_queries(tmp_path, path, status):
     with served(tmp_path) as site:
         answer = site.get(path)
     assert answer.status == status and answer.json["error"]
 
 
-def test_a_listener_hears_of_each_round_what_it_missed_and_of_the_end(folder):
+def test_event_stream_replays_missed_rounds_and_sends_end(folder):
     with served(folder.root) as site:
         stream = site.stream()
         assert stream.next()[0] == "status" and stream.buffering == "no"
@@ -117,21 +117,21 @@ def test_a_listener_hears_of_each_round_what_it_missed_and_of_the_end(folder):
         assert stream.until("gone") == {}
 
 
-def test_a_listener_that_knows_of_the_stream_misses_no_round(folder, monkeypatch):
-    """A page asks for the rounds once the stream is open: none may fall between the two."""
-    begin, begun = RunView.first_events, []
+def test_event_stream_opens_only_once_it_watches_the_run(folder, monkeypatch):
+    """The page requests rounds after the stream opens, so no round may be missed."""
+    begin, calls = RunView.first_events, []
 
     def slow(run, last, first):
         time.sleep(0.2)
-        begun.append(last)
+        calls.append(last)
         return begin(run, last, first)
 
     monkeypatch.setattr(RunView, "first_events", slow)
     with served(folder.root) as site, closing(site.stream()):
-        assert begun == [None], "the stream was open before it watched the run"
+        assert calls == [None], "the stream was open before it watched the run"
 
 
-def test_it_ends_although_streams_are_open_and_nobody_reads_them(folder):
+def test_server_stops_with_open_unread_streams(folder):
     with served(folder.root) as site:
         opened = [open() for open in (site.stream, site.connect) for _ in range(5)]
     assert "dashboard" not in {thread.name for thread in threading.enumerate()}
@@ -140,7 +140,7 @@ def test_it_ends_although_streams_are_open_and_nobody_reads_them(folder):
         each.close()
 
 
-def test_flo_opens_more_streams_than_there_are_and_the_rest_is_told_so(site):
+def test_server_limits_the_number_of_streams(site):
     streams = [site.stream() for _ in range(STREAMS)]
     for stream in streams:
         assert stream.next()[0] == "status"
@@ -155,24 +155,24 @@ def test_flo_opens_more_streams_than_there_are_and_the_rest_is_told_so(site):
 
 @pytest.fixture
 def many_open_files():
-    """Both ends of a thousand connections; many systems begin with 1024 for a process."""
+    """Raise the limit of open files, often 1024, for both ends of 1000 connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4096), hard))
     yield
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_flo_holds_a_thousand_connections_and_others_are_served(many_open_files, site):
-    held = [site.connect() for _ in range(1000)]
-    until(lambda: 0 < sum(not closed(each) for each in held) <= MOST_OF_ONE, PATIENCE)
-    for each in held[: MOST_OF_ONE // 2]:
+def test_server_limits_a_client_with_1000_connections(many_open_files, site):
+    clients = [site.connect() for _ in range(1000)]
+    until(lambda: 0 < sum(not closed(each) for each in clients) <= MOST_OF_ONE, PATIENCE)
+    for each in clients[: MOST_OF_ONE // 2]:
         each.close()
     assert site.json("/api/v1/rounds")["count"] == 30
-    for each in held:
+    for each in clients:
         each.close()
 
 
-def test_a_taken_port_is_passed_over_unless_named_and_an_address_of_no_machine_refused():
+def test_listen_skips_used_ports_but_rejects_a_named_one():
     with closing(listen(True).socket) as first, closing(listen(True).socket) as second:
         ports = first.getsockname()[1], second.getsockname()[1]
         assert PORT <= ports[0] < ports[1]
@@ -182,7 +182,7 @@ def test_a_taken_port_is_passed_over_unless_named_and_an_address_of_no_machine_r
         listen("192.0.2.1:8710")
 
 
-def test_numbers_that_json_has_not_are_null(tmp_path):
+def test_nan_and_infinity_become_null(tmp_path):
     folder = RunFolder(tmp_path)
     write_rounds(folder, [1])
     odd = {"round": 2, "loss": float("nan"), "entropy": float("inf"), "levels": {"sums/0": None}}

@@ -23,13 +23,13 @@ ALICE, BOB = (Identity.from_seed(bytes([n]) * 32).author for n in (1, 2))
 
 @pytest.fixture
 def folder(tmp_path):
-    """Thirty rounds, each of two own groups and three of Alice's; Bob's come late."""
+    """Write 30 rounds with two local groups, three of Alice's and later Bob's."""
     folder = RunFolder(tmp_path)
     write_rounds(
         folder,
         range(1, 31),
-        groups_own=2,
-        informative_own=0.5,
+        groups_local=2,
+        informative_local=0.5,
         groups_external=lambda n: 3 + (n > 20),
         authors=lambda n: {ALICE.hex(): 3} | ({BOB.hex(): 1} if n > 20 else {}),
         useful=lambda n: {ALICE.hex(): 1.0} | ({BOB.hex(): 0.0} if n > 20 else {}),
@@ -48,7 +48,7 @@ def test_updates_are_stacked_by_author(folder):
     assert few["authors"][ALICE.hex()] == [3, 3, 3]
 
 
-def test_authors_beyond_the_dozen_largest_are_others(tmp_path):
+def test_updates_group_authors_beyond_the_top_12(tmp_path):
     many = {f"{n:064x}": 1 + (n < 12) for n in range(20)}
     write_rounds(RunFolder(tmp_path), [1, 2], groups_external=32, authors=many)
     found = told(tmp_path, "updates")
@@ -56,7 +56,7 @@ def test_authors_beyond_the_dozen_largest_are_others(tmp_path):
     assert found["other"] == [8, 8]
 
 
-def test_rewards_stand_by_family_and_level_where_there_are_any(folder):
+def test_levels_api_groups_rewards_by_family_and_level(folder):
     sums, words = told(folder.root, "levels")["families"]
     assert (sums["env"], sums["level"], len(sums["rounds"])) == ("sums", 0, 30)
     assert (words["env"], words["level"]) == ("words", 1)
@@ -77,27 +77,27 @@ def test_rewards_stand_by_family_and_level_where_there_are_any(folder):
         ([0.0, 4 / 64], "unclear", "within noise"),
     ],
 )
-def test_it_says_whether_the_node_learns(tmp_path, heldout, level, said):
+def test_progress_reports_if_node_learns(tmp_path, heldout, level, said):
     folder = RunFolder(tmp_path)
     for number, reward in enumerate(heldout):
-        write_rounds(folder, [10 * number + 1], reward_eval=reward, informative_own=0.4)
+        write_rounds(folder, [10 * number + 1], reward_eval=reward, informative_local=0.4)
     found = told(tmp_path, "progress")
     assert found["level"] == level and said in found["text"]
 
 
-def test_it_also_says_that_groups_teach_little(tmp_path):
-    write_rounds(RunFolder(tmp_path), range(1, 21), reward_eval=0.5, informative_own=0.01)
+def test_few_informative_groups_are_reported(tmp_path):
+    write_rounds(RunFolder(tmp_path), range(1, 21), reward_eval=0.5, informative_local=0.01)
     assert "rewards differed in only 1% of local groups" in told(tmp_path, "progress")["text"]
 
 
-def test_one_held_out_task_proves_nothing(tmp_path):
+def test_progress_is_unclear_for_one_task(tmp_path):
     write_rounds(RunFolder(tmp_path), [1], reward_eval=0.0)
     write_rounds(RunFolder(tmp_path), [11], reward_eval=1.0)
     with served(tmp_path, **{"schedule.eval_tasks": 1}) as site:
         assert site.json("/api/v1/progress")["level"] == "unclear"
 
 
-def test_records_of_earlier_releases_tell_of_no_authors_and_no_levels(folder):
+def test_old_records_without_authors_and_levels_are_accepted(folder):
     lines = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
     for line in lines:
         for name in ("authors", "useful", "levels"):
@@ -111,7 +111,7 @@ def test_records_of_earlier_releases_tell_of_no_authors_and_no_levels(folder):
 
 
 def books(folder: RunFolder) -> Journal:
-    """Alice's groups were admitted and of use; Bob lied."""
+    """Write a journal in which Alice was useful and Bob lied."""
     journal = Journal(folder.journal, SystemClock())
     accounts = Accounts(journal, SystemClock())
     accounts.admit(ALICE, 90)
@@ -120,14 +120,14 @@ def books(folder: RunFolder) -> Journal:
     return journal
 
 
-def test_authors_are_told_with_what_they_gave_and_what_it_was_worth(folder):
+def test_authors_api_reports_contribution_and_usefulness(folder):
     with closing(books(folder)):
         alice, bob = told(folder.root, "authors")["authors"]
     assert (alice["author"], alice["used"], alice["admitted"]) == (ALICE.hex(), 90, 90)
     assert alice["peer_id"].startswith("12D3Koo") and alice["standing"] > 0.99
     assert alice["share"] == pytest.approx(90 / (60 + 90 + 10))
     gain = alice["usefulness"]
-    # each round: one own group that teaches, and as much of Alice's
+    # Each round has one informative local group and as much use from Alice.
     assert gain["gain"] == pytest.approx((0.26 - 0.01) / 2)
     assert gain["low"] <= gain["gain"] <= gain["high"]
     assert (bob["used"], bob["banned"], bob["standing"]) == (10, True, 0)
@@ -135,7 +135,7 @@ def test_authors_are_told_with_what_they_gave_and_what_it_was_worth(folder):
     assert bob["usefulness"]["gain"] == 0
 
 
-def test_an_author_who_is_a_peer_is_told_with_what_it_says_of_itself(folder):
+def test_authors_api_includes_the_profile_of_a_peer(folder):
     said = {"name": "<b>anna</b>", "line": None, "model": "tiny", "version": "0.1.0"}
     folder.write_status({"peers": [{"peer_id": peer_id_of(ALICE), **said}]})
     with closing(books(folder)), served(folder.root) as site:
@@ -146,26 +146,26 @@ def test_an_author_who_is_a_peer_is_told_with_what_it_says_of_itself(folder):
     assert alice["author"] == ALICE.hex()
 
 
-def test_the_journal_is_read_while_its_writer_is_in_the_middle_of_a_transaction(folder):
+def test_authors_api_reads_the_journal_during_a_transaction(folder):
     with closing(books(folder)) as journal, journal.transaction() as connection:
         connection.execute("DELETE FROM accounts")
         assert len(told(folder.root, "authors")["authors"]) == 2
 
 
-def test_a_stopped_nodes_journal_is_read_and_nothing_is_left_beside_it(folder):
+def test_reading_a_stopped_journal_leaves_no_files(folder):
     books(folder).close()
     before = sorted(path.name for path in folder.root.iterdir())
     assert told(folder.root, "authors")["authors"][0]["admitted"] == 90
     assert sorted(path.name for path in folder.root.iterdir()) == before
 
 
-def test_a_journal_of_another_layout_is_named_with_a_remedy(folder):
+def test_authors_api_reports_an_unknown_journal_layout(folder):
     with closing(sqlite3.connect(folder.journal)) as old:
         old.execute("PRAGMA user_version=3")
     with served(folder.root) as site:
         answer = site.get("/api/v1/authors")
         assert site.json("/api/v1/rounds")["last"] == 30
-        assert site.json("/api/v1/updates") and site.json("/api/v1/health"), "all but authors"
+        assert site.json("/api/v1/updates") and site.json("/api/v1/health"), "these work"
     assert answer.status == 503
     assert "layout 3" in answer.json["error"] and "use another run folder" in answer.json["error"]
 
@@ -176,7 +176,7 @@ def learned(heldout: Sequence[float], own: float, theirs: Sequence[float]) -> Le
     return Learned(np.array(heldout), own_groups, np.arange(rounds), author, np.array(theirs))
 
 
-def test_the_gains_of_all_make_what_the_held_out_reward_rose_by():
+def test_author_gains_sum_to_the_heldout_reward_increase():
     rng = np.random.default_rng(0)
     heldout, theirs = np.cumsum(rng.random(50)), rng.random(100)
     rounds, whose = np.tile(np.arange(50), 2), np.repeat(np.array([0, 1], np.intp), 50)
@@ -185,7 +185,7 @@ def test_the_gains_of_all_make_what_the_held_out_reward_rose_by():
     assert sum(each.gain for each in found) == pytest.approx(heldout[-1] - heldout[0])
 
 
-def test_who_gave_while_the_reward_fell_has_a_loss_and_of_few_evaluations_nothing_is_said():
+def test_usefulness_can_be_negative_and_needs_evaluations():
     rising, falling = [n / 10 for n in range(6)], [0.5 - n / 10 for n in range(1, 6)]
     found = usefulness(learned([*rising, *falling], 1.0, [0.0] * 5 + [1.0] * 6), [0])
     assert found is not None and found[0].gain == pytest.approx(-0.25)
@@ -193,49 +193,49 @@ def test_who_gave_while_the_reward_fell_has_a_loss_and_of_few_evaluations_nothin
 
 
 @pytest.mark.parametrize("rounds", [5, 40])
-def test_the_interval_holds_what_chance_adds_in_nineteen_of_twenty_runs(rounds):
-    """An author with half of each update, of a policy that learns nothing: all gain is chance."""
+def test_usefulness_interval_covers_95_percent_of_noise(rounds):
+    """The author has half of each update and the policy does not learn: gain is noise."""
     rng = np.random.default_rng(1)
     draws, shares = (rng.normal(0.5, 0.05, rounds) for _ in range(1000)), [1.0] * rounds
-    held = [usefulness(learned(each, 1.0, shares), [0]) for each in draws]
-    covered = [found[0].low <= 0.0 <= found[0].high for found in held if found]
+    results = [usefulness(learned(each, 1.0, shares), [0]) for each in draws]
+    covered = [found[0].low <= 0.0 <= found[0].high for found in results if found]
     assert len(covered) == 1000 and 0.93 <= np.mean(covered) <= 0.99
 
 
-def test_rounds_that_were_thinned_out_count_with_those_that_stand_for_them(tmp_path):
-    groups = {"groups_own": 0, "groups_external": 2, "authors": {ALICE.hex(): 2}}
+def test_kept_rounds_also_count_for_the_thinned_rounds(tmp_path):
+    groups = {"groups_local": 0, "groups_external": 2, "authors": {ALICE.hex(): 2}}
     write_rounds(RunFolder(tmp_path), [1, 4, 8, 9, 10], **groups)
     (alice,) = told(tmp_path, "authors")["authors"]
     assert (alice["used"], alice["share"]) == (20, 1)
 
 
-def test_a_long_history_comes_in_as_few_rows_as_are_asked_for(tmp_path):
+def test_rounds_table_downsamples_a_long_history(tmp_path):
     folder = RunFolder(tmp_path)
-    write_rounds(folder, range(1, 1001), reward_own=float, bytes_in=int, learning_rate=None)
+    write_rounds(folder, range(1, 1001), reward_local=float, bytes_in=int, learning_rate=None)
     rounds = Rounds(folder.metrics)
     rounds.look()
     table = rounds.table(0, 11)
     columns = table["columns"]
     assert table["count"] == 1000 and len(columns["round"]) == 11
-    assert columns["round"][-1] == columns["reward_own"][-1] == 1000
-    assert columns["bytes_in"] == columns["round"], "of totals the last"
-    assert columns["reward_own"][0] == pytest.approx(np.mean(range(1, columns["round"][0] + 1)))
-    assert columns["learning_rate"] == [None] * 11, "never measured"
+    assert columns["round"][-1] == columns["reward_local"][-1] == 1000
+    assert columns["bytes_in"] == columns["round"], "totals keep the last value"
+    assert columns["reward_local"][0] == pytest.approx(np.mean(range(1, columns["round"][0] + 1)))
+    assert columns["learning_rate"] == [None] * 11, "the learning rate was never measured"
 
 
-def test_of_rounds_that_were_done_again_the_later_ones_count(tmp_path):
+def test_repeated_rounds_replace_the_earlier_ones(tmp_path):
     folder = RunFolder(tmp_path)
-    write_rounds(folder, [1, 2, 3, 4], reward_own=0.1, authors={ALICE.hex(): 1})
+    write_rounds(folder, [1, 2, 3, 4], reward_local=0.1, authors={ALICE.hex(): 1})
     rounds = Rounds(folder.metrics)
     assert [each.round for each in rounds.look()] == [1, 2, 3, 4]
-    write_rounds(folder, [3], reward_own=0.9, authors={BOB.hex(): 1})
+    write_rounds(folder, [3], reward_local=0.9, authors={BOB.hex(): 1})
     assert [each.round for each in rounds.look()] == [3]
-    assert rounds.table(0, 10)["columns"]["reward_own"] == [0.1, 0.1, 0.9]
+    assert rounds.table(0, 10)["columns"]["reward_local"] == [0.1, 0.1, 0.9]
     totals = rounds.named["authors"].totals(rounds.column("round"), rounds.weights())
     assert totals == {ALICE.hex(): 2, BOB.hex(): 1}
 
 
-def test_a_file_that_is_thinned_is_read_anew_and_is_no_news(tmp_path):
+def test_thinned_file_adds_only_new_rounds(tmp_path):
     folder = RunFolder(tmp_path)
     write_rounds(folder, range(1, 9))
     rounds = Rounds(folder.metrics)
@@ -247,7 +247,7 @@ def test_a_file_that_is_thinned_is_read_anew_and_is_no_news(tmp_path):
     assert rounds.table(0, 10)["columns"]["round"] == [1, 4, 7, 8, 9]
 
 
-def test_a_line_that_is_damaged_or_not_whole_is_left_out(tmp_path):
+def test_reader_skips_damaged_and_partial_lines(tmp_path):
     folder = RunFolder(tmp_path)
     write_rounds(folder, [1])
     with folder.metrics.open("ab") as file:
@@ -261,7 +261,7 @@ def test_a_line_that_is_damaged_or_not_whole_is_left_out(tmp_path):
     assert [each.round for each in rounds.look()] == [2]
 
 
-def test_a_history_with_gaps_is_shown_as_far_as_it_goes(tmp_path):
+def test_rounds_api_handles_a_history_with_gaps(tmp_path):
     folder = RunFolder(tmp_path)
     write_rounds(folder, [1, 2, 9, 10, 40])
     with folder.metrics.open("ab") as file:
@@ -273,15 +273,15 @@ def test_a_history_with_gaps_is_shown_as_far_as_it_goes(tmp_path):
     assert told(tmp_path, "updates?since=10")["rounds"] == [40, 55]
 
 
-def test_numbers_keep_the_digits_that_count():
+def test_significant_keeps_six_digits():
     values = np.array([0.0, 123456.789, -0.000123456789, 1234567.0, np.nan])
     shown = np.nan_to_num(significant(values, 6)).tolist()
     assert shown == [0.0, 123457.0, -0.000123457, 1234567.0, 0.0]
 
 
-def test_health_says_what_doctor_finds_and_what_alarms_mean(tmp_path):
+def test_health_reports_doctor_checks_and_alarms(tmp_path):
     lengths = {"mean_length": lambda n: 10.0 if n < 280 else 40.0}
-    odd = {"engine_gap": 0.2, "counters": {"forgetting_alarms": 2.0}}
+    odd = {"logprob_mismatch": 0.2, "counters": {"forgetting_alarms": 2.0}}
     write_rounds(RunFolder(tmp_path), range(1, 301), **lengths, **odd)
     health = told(tmp_path, "health")
     checks = {each["what"] for each in health["findings"]}
@@ -296,7 +296,7 @@ def test_health_says_what_doctor_finds_and_what_alarms_mean(tmp_path):
     assert all(each["means"] for each in alarms.values())
 
 
-def test_the_end_of_the_log_is_told_and_no_more_than_that(tmp_path):
+def test_log_api_returns_only_the_last_lines(tmp_path):
     folder = RunFolder(tmp_path).create()
     folder.log.write_text("".join(f"line {n}\n" for n in range(100_000)) + "not whole")
     with served(tmp_path) as site:
@@ -308,13 +308,13 @@ def test_the_end_of_the_log_is_told_and_no_more_than_that(tmp_path):
     assert line.startswith("mallory \\x1b[2J") and line.isprintable()
 
 
-def test_peers_are_those_of_the_state(tmp_path):
+def test_peers_api_matches_the_status(tmp_path):
     folder = RunFolder(tmp_path).create()
     peer = {"peer_id": "12D3KooWlarry", "connected": True, "link": "direct"}
     folder.write_status({"state": "running", "peer_id": "12D3KooWme", "peers": [peer], "time": 1.0})
     found = told(tmp_path, "peers")
     assert found["self"]["peer_id"] == "12D3KooWme"
-    assert found["peers"] == [{**peer, "connected": False, "link": None}], "it does not run"
+    assert found["peers"] == [{**peer, "connected": False, "link": None}], "it is stopped"
 
 
 HOSTILE = "</script><script>alert(1)</script>\u202e\ud800\x00\u2028"
@@ -322,7 +322,7 @@ HOSTILE = "</script><script>alert(1)</script>\u202e\ud800\x00\u2028"
 
 @pytest.fixture
 def groups(tmp_path):
-    """A run folder with four groups, the last of which was refused."""
+    """Return a run folder with four groups; the last one was refused."""
     folder, theirs = RunFolder(tmp_path).create(), replace(GROUP, author=BOB.hex())
     hostile = (ShownCompletion(HOSTILE, None, None, False),)
     refused = replace(theirs, origin="refused", in_update=False, reason="It was received before.")
@@ -355,13 +355,13 @@ def groups(tmp_path):
         ("round=13", []),
     ],
 )
-def test_groups_are_found_the_newest_first(groups, query, found):
+def test_groups_api_filters_newest_first(groups, query, found):
     answer = told(groups.root, f"groups?{query}")
     assert [each["id"] for each in answer["groups"]] == found
     assert answer["more"] is (query == "limit=2")
 
 
-def test_tokens_come_one_by_one_and_texts_as_they_are(groups):
+def test_groups_api_returns_tokens_and_raw_texts(groups):
     with served(groups.root) as site:
         answer = site.get("/api/v1/groups?limit=4")
     refused, *_, own = answer.json["groups"]
@@ -372,18 +372,18 @@ def test_tokens_come_one_by_one_and_texts_as_they_are(groups):
     assert answer.headers["x-content-type-options"] == "nosniff" and answer.body.isascii()
 
 
-def test_a_new_folder_has_none(tmp_path):
+def test_new_run_has_no_groups(tmp_path):
     assert told(tmp_path, "groups") == {"groups": [], "more": False, "correction": "better"}
 
 
-def test_a_listener_hears_of_new_groups(groups):
+def test_event_stream_sends_new_groups(groups):
     with served(groups.root) as site, closing(site.stream()) as stream:
         stream.until("status")
         write(groups.groups, [GROUP])
         assert stream.until("groups") == {"last": 5}
 
 
-def test_lines_that_are_no_groups_are_passed_over(groups):
+def test_groups_api_skips_invalid_lines(groups):
     with groups.groups.open("ab") as file:
         file.write(b'mallory\n{"id": 99}\n["x"]\n')
     assert [each["id"] for each in told(groups.root, "groups")["groups"]] == [4, 3, 2, 1]

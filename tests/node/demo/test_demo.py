@@ -22,9 +22,9 @@ from node.plan.machine import GIB, Machine, by_data_sheet
 from tests.node.monitor.test_monitor import RECORD
 
 QUIET = [RoundRecord(number, 0, 0.0, None) for number in (1, 2)]
-BUSY = [replace(QUIET[0], reward_own=0.25, informative_own=0.5, reward_eval=0.125), QUIET[1]]
-SAID_BEFORE = 5
-"""Lines: what runs, how to join, where the address is broken in two, and where to look."""
+BUSY = [replace(QUIET[0], reward_local=0.25, informative_local=0.5, reward_eval=0.125), QUIET[1]]
+LINES_BEFORE = 5
+"""Lines for the run, how to join with an address on two lines, and where to look."""
 
 
 def shown(what):
@@ -33,7 +33,7 @@ def shown(what):
     return console.file.getvalue()
 
 
-def test_a_node_that_measured_nothing_has_dashes_and_no_part_in_the_means(tmp_path):
+def test_summary_omits_a_node_without_measurements(tmp_path):
     histories = {"a": QUIET, "b": BUSY}.items()
     nodes = [module.summarise_node(name, "", "tiny", rows) for name, rows in histories]
     summary = module.summarise_swarm("5eed" * 8, nodes, 1.0, tmp_path / "chart.png")
@@ -44,7 +44,7 @@ def test_a_node_that_measured_nothing_has_dashes_and_no_part_in_the_means(tmp_pa
     assert "– → –" in text and "0.25 → 0.25" in text and "0.12 → 0.12" in text
 
 
-def test_a_swarm_at_work_shows_means_of_the_rounds_that_measured(tmp_path):
+def test_live_view_averages_only_measured_rounds(tmp_path):
     text = shown(SwarmView(2, 2, Console(height=40)).render({"a": QUIET, "b": BUSY}))
     quiet, busy = (line.split() for line in text.splitlines() if line.strip()[:2] in ("a ", "b "))
     assert quiet[:6] == ["a", "2", "–", "–", "–", "–"]
@@ -53,7 +53,7 @@ def test_a_swarm_at_work_shows_means_of_the_rounds_that_measured(tmp_path):
     assert (tmp_path / "chart.png").stat().st_size > 0
 
 
-def test_a_node_ends_with_the_first_evaluation_after_its_time():
+def test_node_stops_after_the_first_evaluation_past_its_time():
     evaluated, quiet = (replace(each, time=100.0) for each in BUSY)
     assert run_module.evaluated_since(99.0, [quiet, evaluated])
     assert not run_module.evaluated_since(99.0, [quiet])
@@ -62,7 +62,7 @@ def test_a_node_ends_with_the_first_evaluation_after_its_time():
 
 
 class NeverEvaluated:
-    """A node that trains on until it is interrupted."""
+    """A node that trains until it is interrupted."""
 
     exit_code = None
 
@@ -76,7 +76,7 @@ class NeverEvaluated:
         self.exit_code = 0
 
 
-def test_a_node_that_is_not_evaluated_in_time_is_stopped_all_the_same(tmp_path, monkeypatch):
+def test_demo_stops_a_node_without_a_timely_evaluation(tmp_path, monkeypatch):
     monkeypatch.setattr(run_module, "EVALUATION_SECONDS", 0.0)
     node, console = NeverEvaluated(tmp_path), Console(file=io.StringIO())
     run_module.watch({"node-1": node}, SwarmView(0, 1, console), console, minutes=1e-6)
@@ -96,7 +96,7 @@ def rounds(followed):
     return [record.round for record in followed.look()]
 
 
-def test_what_is_added_is_found_and_a_half_line_waits(path):
+def test_reader_waits_for_the_rest_of_a_partial_line(path):
     followed = RecordTail(path)
     assert rounds(followed) == []
     with path.open("a") as file:
@@ -109,7 +109,7 @@ def test_what_is_added_is_found_and_a_half_line_waits(path):
     assert rounds(followed) == [1, 2, 3]
 
 
-def test_what_was_read_is_not_read_again_and_a_file_in_its_place_adds_its_new_rounds(path):
+def test_reader_adds_only_new_rounds_of_a_replaced_file(path):
     followed = RecordTail(path)
     path.write_text(line(1))
     followed.look()
@@ -124,7 +124,7 @@ def test_what_was_read_is_not_read_again_and_a_file_in_its_place_adds_its_new_ro
     assert rounds(followed) == [1, 2, 3, 4]
 
 
-def test_no_more_is_kept_than_can_be_shown(path, monkeypatch):
+def test_reader_keeps_only_recent_rounds(path, monkeypatch):
     monkeypatch.setattr("node.demo.node_process.KEPT", 5)
     path.write_text("".join(map(line, range(1, 21))))
     assert rounds(RecordTail(path)) == [16, 17, 18, 19, 20]
@@ -141,21 +141,21 @@ def history(rounds, **changes):
 
 
 @pytest.mark.parametrize("nodes", [4, 12, 13, 64])
-def test_how_to_join_stays_in_sight_whatever_the_number_of_nodes(nodes):
+def test_view_fits_the_screen_for_any_number_of_nodes(nodes):
     console = terminal()
     records = {f"node-{n}": history(3) for n in range(1, nodes + 1)}
     console.print(SwarmView(0, nodes, console).render(records))
     lines = console.file.getvalue().splitlines()
-    assert SAID_BEFORE + len(lines) <= console.height
+    assert LINES_BEFORE + len(lines) <= console.height
     rows = [line for line in lines if line.strip().startswith("node-")]
     hidden = [line.strip() for line in lines if "more" in line]
     assert len(rows) == min(nodes, 12)
     assert hidden == ([f"{nodes - 12} more"] if nodes > 12 else [])
 
 
-def test_a_line_tells_of_all_nodes_and_before_the_first_round_that_they_start():
-    busy = history(40, reward_own=0.25, reward_eval=0.5)
-    other = history(44, reward_own=0.75, reward_external=None)
+def test_status_line_summarizes_all_or_starting_nodes():
+    busy = history(40, reward_local=0.25, reward_eval=0.5)
+    other = history(44, reward_local=0.75, reward_external=None)
     records = {"node-1": busy, "node-2": other, "node-3": []}
     told = "reward 0.500 | peers' reward 0.500 (3.0 of 4) | held-out 0.500 | 2 of 3 running"
     assert SwarmView(150, 3, terminal()).line(records) == f"rounds 40 to 44 of 150 | {told}"
@@ -163,7 +163,7 @@ def test_a_line_tells_of_all_nodes_and_before_the_first_round_that_they_start():
     assert SwarmView(150, 2, terminal()).line({"a": [], "b": []}) == "starting | 0 of 2 running"
 
 
-def test_without_a_terminal_there_is_a_line_now_and_then(monkeypatch):
+def test_demo_prints_periodic_lines_without_a_terminal(monkeypatch):
     console, now = Console(file=io.StringIO(), width=80), [0.0]
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     with SwarmView(0, 2, console).shown() as show:
@@ -174,7 +174,7 @@ def test_without_a_terminal_there_is_a_line_now_and_then(monkeypatch):
     assert lines == [f"starting | 0 of {count} running" for count in (1, 3)]
 
 
-def test_a_pipe_gets_lines_and_a_terminal_a_table():
+def test_pipe_gets_lines_and_terminal_gets_table():
     for tty, expected in ((False, "starting | 0 of 2 running"), (True, "reward by round")):
         console = Console(file=io.StringIO(), force_terminal=tty, width=80, height=24)
         with SwarmView(0, 2, console).shown() as show:
@@ -182,7 +182,7 @@ def test_a_pipe_gets_lines_and_a_terminal_a_table():
         assert expected in console.file.getvalue()
 
 
-def test_the_first_words_say_how_long_it_goes_on_and_nodes_are_evaluated_now_and_then():
+def test_opening_states_duration_and_nodes_evaluate_regularly():
     until, limited = (opening(DemoSettings(rounds=rounds), Path("here")) for rounds in (0, 30))
     assert until == "a swarm of 4 and a bootstrap node in here, until Ctrl-C"
     assert limited.endswith(", up to round 30; use --rounds 0 to run until Ctrl-C")
@@ -193,7 +193,7 @@ def test_the_first_words_say_how_long_it_goes_on_and_nodes_are_evaluated_now_and
         assert (keys["schedule.rounds"], keys["schedule.eval_every"]) == (rounds, every)
 
 
-def test_nodes_on_one_gpu_share_its_memory_and_too_many_are_refused_before_any_starts(monkeypatch):
+def test_demo_splits_gpu_memory_and_rejects_too_many_nodes(monkeypatch):
     own = replace(by_data_sheet("NVIDIA H100", 80 * GIB), usable=80 * GIB)
     with_gpu = Machine(8, 64 * GIB, 62 * GIB, 1 << 40, own)
     monkeypatch.setattr(machine, "this_machine", lambda device, folder: with_gpu)
@@ -222,7 +222,7 @@ except KeyboardInterrupt:
 """
 
 
-def test_on_windows_without_signals_a_node_stops_at_the_end_of_its_input(tmp_path, monkeypatch):
+def test_windows_node_stops_at_the_end_of_its_input(tmp_path, monkeypatch):
     command = [sys.executable, "-c", UNTIL_EOF]
     monkeypatch.setattr("node.demo.node_process.child_command", lambda *_: command)
     process = NodeProcess(["join"], tmp_path)

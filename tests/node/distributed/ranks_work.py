@@ -1,6 +1,6 @@
-"""What ``torchrun`` runs in test_ranks.py: learners over two ranks, and the same alone.
+"""Program of test_ranks.py under ``torchrun``: updates on two ranks and on one.
 
-Rank 0 leaves what it found in the folder it is given.
+Rank 0 writes its results to the given folder.
 """
 
 import copy
@@ -32,24 +32,24 @@ from tests.support import changed, figures, random_policy
 FULL = "memory is full"
 RECOMPUTED = {"gradient_checkpointing": True}
 WHOLE, PART = 4 * 98 * 60, 7
-"""Bytes of logits, and positions in a part: of one update some micro-batches are read in parts."""
+"""Bytes of whole logits, and positions per part: some micro-batches use parts."""
 STALE = dated(behaving(MIXED, 0.1), 0) + dated(behaving([group(7, (0.0, 1.0))], -0.3), -1)
 
 
 def sharing_prompts() -> list[TrainingGroup]:
-    """Groups whose completions read their long prompt together."""
+    """Build groups whose completions share their long prompt."""
     draw, groups = random.Random(0), []
     for number in range(3):
         prompt, *lines = (
             tuple(draw.randrange(95) for _ in range(length)) for length in (60 + number, *[5] * 4)
         )
         done = tuple(TrainingCompletion(ids, (True,) * 5, (-1.0,) * 5) for ids in lines)
-        groups.append(TrainingGroup(prompt, done, (0.0, 1.0, 0.0, 0.5), own=number > 0))
+        groups.append(TrainingGroup(prompt, done, (0.0, 1.0, 0.0, 0.5), local=number > 0))
     return groups
 
 
 def one_row() -> list[TrainingGroup]:
-    """A group of which a single completion is trained on."""
+    """Build a group with a single trained completion, and an uninformative group."""
     each = group(4, (1.0, 0.0))
     first, second = each.completions
     masked = replace(second, trained=(False,) * len(second.ids))
@@ -58,7 +58,7 @@ def one_row() -> list[TrainingGroup]:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Updates of one learner."""
+    """Settings and updates of one learner."""
 
     groups: list[TrainingGroup]
     config: dict[str, Any] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Case:
 
 
 def odd_policy() -> Policy:
-    """One whose embeddings cannot be halved, and whose head is not tied to them."""
+    """Build a policy whose embeddings cannot be halved, with an untied head."""
     policy = random_policy()
     policy.model.config.tie_word_embeddings = False
     policy.model.resize_token_embeddings(99)
@@ -104,7 +104,7 @@ CASES = {
     "peers' groups": Case(HONEST, {"groups_per_step": 0}, {"correction": "tapered"}),
     "some of them bounded, epochs": Case(
         [*HONEST, *(replace(HOT, prompt_ids=(number,)) for number in range(3))],
-        # At 1e-2 a ratio is at the edge of the clip, and its side depends on the processor.
+        # At a rate of 1e-2, a ratio is at the clip bound, and the processor's rounding decides.
         {"groups_per_step": 0, "epochs": 2, "micro_batch_tokens": 400, "lr": 2e-3},
     ),
     "refused": Case(MIXED, policy=lambda: learning.spoil(random_policy()), updates=1),
@@ -117,8 +117,8 @@ def learner_of(case: Case, policy: Policy, ranks: Ranks | None) -> Learner:
 
 
 def both_ways(case: Case, ranks: Ranks) -> dict[str, Any]:
-    """Statistics, versions, weights and groups of each pass, alone and over ranks."""
-    found: dict[str, Any] = {"start": weights(case.policy())}
+    """Return stats, versions, weights and groups per pass, alone and over ranks."""
+    results: dict[str, Any] = {"start": weights(case.policy())}
     for name, helpers in (("alone", None), ("ranks", ranks)):
         policy = case.policy()
         learner, passes = learner_of(case, policy, helpers), list[int]()
@@ -130,17 +130,17 @@ def both_ways(case: Case, ranks: Ranks) -> dict[str, Any]:
         learner.backward = read
         updates = [learner.update(case.groups, lambda: case.newest) for _ in range(case.updates)]
         stats = [figures(update) for update in updates]
-        found[name] = {"stats": stats, "version": policy.version, "weights": weights(policy)}
-        found[name]["passes"] = passes
-    return found
+        results[name] = {"stats": stats, "version": policy.version, "weights": weights(policy)}
+        results[name]["passes"] = passes
+    return results
 
 
 def through_a_checkpoint(
     case: Case, before: Ranks | None, after: Ranks | None, folder: Path
 ) -> dict[str, Any]:
-    """The state after two updates, that of a learner which goes on from it, and what it ends with.
+    """Return the saved and the restored state, and the weights after another update.
 
-    The learner goes on from weights that came into its policy after it was made.
+    The restored learner's policy gets its weights after the learner is made.
     """
     policy, other = case.policy(), case.policy()
     learner = learner_of(case, policy, before)
@@ -151,13 +151,13 @@ def through_a_checkpoint(
     restored = learner_of(case, other, after)
     other.model.load_state_dict(policy.model.state_dict())
     restored.load_state_dict(saved)
-    found = {"restored": copy.deepcopy(restored.state_dict()), "version": other.version}
+    results = {"restored": copy.deepcopy(restored.state_dict()), "version": other.version}
     restored.update(case.groups)
-    return found | {"saved": saved, "weights": weights(other)}
+    return results | {"saved": saved, "weights": weights(other)}
 
 
 def tokens_to_come(ranks: Ranks) -> tuple[str, int]:
-    """What is said of tokens of a later version, and the version after another update."""
+    """Return the error for future tokens, and the version after another update."""
     policy, told = random_policy(), "nothing"
     learner = learner_of(CASES["one pass"], policy, ranks)
     try:
@@ -169,9 +169,9 @@ def tokens_to_come(ranks: Ranks) -> tuple[str, int]:
 
 
 def end_of_memory(ranks: Ranks, folder: Path) -> list[str]:
-    """What rank 0 says where rank 1 runs out of memory in its layers, and to a save after it."""
+    """Return rank 0's errors, of an update and a save, if rank 1 runs out of memory."""
     learner = learner_of(CASES["one pass"], random_policy(), ranks)
-    learner.update(MIXED)  # rank 1 may not be so far yet
+    learner.update(MIXED)  # wait until rank 1 is ready
     (folder / FULL).touch()
     told = list[str]()
     for work in (lambda: learner.update(MIXED), learner.state_dict):
@@ -191,21 +191,21 @@ def lead(ranks: Ranks, folder: Path) -> None:
         return logits(self, hidden)
 
     VocabularyHead.logits = counted
-    found: dict[Any, Any] = {name: both_ways(case, ranks) for name, case in CASES.items()}
+    results: dict[Any, Any] = {name: both_ways(case, ranks) for name, case in CASES.items()}
     for name in ("one pass", "bfloat16"):
         for before, after in ((None, None), (None, ranks), (ranks, None), (ranks, ranks)):
             ways = name, 1 if before is None else 2, 1 if after is None else 2
-            found[ways] = through_a_checkpoint(CASES[name], before, after, folder)
-    found["parts"] = parts
-    found["tokens to come"] = tokens_to_come(ranks)
+            results[ways] = through_a_checkpoint(CASES[name], before, after, folder)
+    results["parts"] = parts
+    results["tokens to come"] = tokens_to_come(ranks)
     # torchrun stops all ranks as soon as one has ended.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    found["end of memory"] = end_of_memory(ranks, folder)
-    torch.save(found, folder / "found.pt")
+    results["end of memory"] = end_of_memory(ranks, folder)
+    torch.save(results, folder / "found.pt")
 
 
 def cramp(folder: Path) -> None:
-    """Let attention run out of memory from the moment on when rank 0 says so."""
+    """Make attention run out of memory as soon as rank 0 creates the file."""
     forward = Qwen3Attention.forward
 
     def cramped(self, *args, **settings):
@@ -224,7 +224,7 @@ def main(folder: Path) -> None:
     assert launch is not None
     with Ranks(launch) as ranks:
         assert Launch.read() is None
-        if ranks.leads:
+        if ranks.is_main:
             lead(ranks, folder)
         else:
             cramp(folder)

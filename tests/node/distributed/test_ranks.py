@@ -1,4 +1,4 @@
-"""Two real ranks under torchrun, against one."""
+"""Compare two ranks under torchrun with a single process."""
 
 import os
 import subprocess
@@ -23,12 +23,12 @@ from tests.support import random_policy
 
 ROOT = Path(__file__).parents[3]
 ROUNDED = 1e-5
-"""Share of the weights whose gradient may be rounding alone."""
+"""Fraction of the weights whose gradient may be only rounding error."""
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """What rank 0 of :mod:`tests.node.distributed.ranks_work` has written down."""
+    """Results that rank 0 of :mod:`tests.node.distributed.ranks_work` writes."""
     folder = tmp_path_factory.mktemp("ranks")
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     command = [sys.executable, *launcher, "-m", "tests.node.distributed.ranks_work", str(folder)]
@@ -38,7 +38,7 @@ def found(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", sorted(CASES.keys() - {"bfloat16"}))
-def test_two_ranks_report_and_learn_what_one_does(found, name):
+def test_two_ranks_match_the_results_of_one(found, name):
     alone, ranks = found[name]["alone"], found[name]["ranks"]
     assert alone["version"] == ranks["version"]
     assert len(alone["stats"]) == len(ranks["stats"]) == CASES[name].updates
@@ -47,30 +47,31 @@ def test_two_ranks_report_and_learn_what_one_does(found, name):
             if isinstance(value, float | tuple):
                 value = pytest.approx(value, rel=1e-4, abs=1e-5, nan_ok=True)
             assert two[figure] == value, figure
-    # Adam divides by a gradient's own size, also where that is rounding, and so the processor's.
+    # Adam also divides gradients that are rounding errors, and these depend on the processor.
     close = torch.isclose(ranks["weights"], alone["weights"], atol=5e-5, rtol=1e-4, equal_nan=True)
     assert (~close).sum() <= ROUNDED * close.numel()
     assert_close(ranks["weights"], alone["weights"], atol=1e-4, rtol=1e-4, equal_nan=True)
 
 
-def test_the_cases_do_what_they_are_there_for(found):
+def test_cases_cover_their_intended_paths(found):
     stats = {name: found[name]["ranks"]["stats"][0] for name in CASES}
     for name in CASES.keys() - {"refused", "no signal"}:
         assert (found[name]["ranks"]["weights"] - found[name]["start"]).norm() > 1e-2, name
     assert stats["clipped"]["grad_norm"] > 1
     assert stats["epochs in small pieces"]["clip_fraction"] > 0
     assert stats["stale, recomputed"]["staleness"]
-    gaps = [each["engine_gap"] for each in found["an engine compared beside"]["ranks"]["stats"]]
-    assert gaps == [pytest.approx(0.2, abs=1e-4), None], "the second begins with another version"
-    assert found["parts"].count(7) > 20, "logits in parts"
+    compared = found["an engine compared beside"]["ranks"]["stats"]
+    gaps = [each["logprob_mismatch"] for each in compared]
+    assert gaps == [pytest.approx(0.2, abs=1e-4), None], "the second starts at another version"
+    assert found["parts"].count(7) > 20, "the logits are computed in parts"
     passes = found["peers' groups"]["ranks"]["passes"]
     assert passes[0] > 4 and sum(passes) <= 2 * len(HONEST), "whole groups, each on one rank"
     assert stats["some of them bounded, epochs"]["groups_bounded"] == 3
     assert stats["refused"]["refused"] == 1 and stats["no signal"]["skipped"]
 
 
-def test_two_ranks_in_half_precision_step_as_one_does_but_for_rounding(found):
-    """The rows of a micro-batch are others, and so is what bfloat16 rounds."""
+def test_two_bfloat16_ranks_match_one_up_to_rounding(found):
+    """Micro-batches contain other rows, so bfloat16 rounds differently."""
     alone, ranks = found["bfloat16"]["alone"], found["bfloat16"]["ranks"]
     for one, two in zip(alone["stats"], ranks["stats"], strict=True):
         for figure in ("loss", "grad_norm", "entropy"):
@@ -81,7 +82,7 @@ def test_two_ranks_in_half_precision_step_as_one_does_but_for_rounding(found):
 
 @pytest.mark.parametrize("name", ["one pass", "bfloat16"])
 @pytest.mark.parametrize("ways", [(1, 2), (2, 1), (2, 2)])
-def test_a_checkpoint_of_some_ranks_is_gone_on_with_by_others(found, name, ways):
+def test_checkpoint_resumes_with_another_rank_count(found, name, ways):
     through, alone = found[name, *ways], found[name, 1, 1]
     (saved, layout), (restored, again) = map(flattened, (through["saved"], through["restored"]))
     assert layout == again == flattened(alone["saved"])[1]
@@ -96,7 +97,7 @@ def test_a_checkpoint_of_some_ranks_is_gone_on_with_by_others(found, name, ways)
 
 
 @given(st.lists(st.integers(1, 50), max_size=30), st.integers(1, 5))
-def test_every_row_is_dealt_once_and_no_rank_has_much_more_than_another(lengths, ranks):
+def test_rows_are_dealt_once_and_evenly_across_ranks(lengths, ranks):
     done = TrainingCompletion((5,), (True,))
     rows = [Row((7,) * n, (done,), (1.0,), True, first=i) for i, n in enumerate(lengths)]
     hands = dealt(rows, ranks)
@@ -105,7 +106,7 @@ def test_every_row_is_dealt_once_and_no_rank_has_much_more_than_another(lengths,
     assert max(tokens) - min(tokens) <= max(lengths, default=0)
 
 
-def test_tokens_to_come_are_refused_and_memory_that_runs_out_on_one_rank_ends_all(found):
+def test_future_tokens_fail_and_one_rank_out_of_memory_stops_all(found):
     told, version = found["tokens to come"]
     assert "tokens of version 1 of the policy, which is at 0" in told and version == 1
     for told in found["end of memory"]:
@@ -113,7 +114,7 @@ def test_tokens_to_come_are_refused_and_memory_that_runs_out_on_one_rank_ends_al
     assert ["(update)" in told for told in found["end of memory"]] == [True, False]
 
 
-def test_a_learner_alone_keeps_to_the_options_of_its_correction():
+def test_single_rank_learner_uses_correction_options():
     def learned(**options):
         policy = random_policy()
         learner = open_learner(policy, CONFIG, None, correction="tis", correction_options=options)
@@ -123,7 +124,7 @@ def test_a_learner_alone_keeps_to_the_options_of_its_correction():
     assert not torch.equal(learned(cap=1e-3), learned())
 
 
-def test_what_several_ranks_cannot_do_is_refused_by_the_key():
+def test_launch_rejects_unsupported_settings_by_key():
     launch = Launch(rank=0, local_rank=0, world=2)
     launch.check(Config())
     devices = ("policy.device", "cuda:1"), ("policy.device", "mps")
@@ -134,7 +135,7 @@ def test_what_several_ranks_cannot_do_is_refused_by_the_key():
         assert refused.value.key == key
 
 
-def test_only_a_process_among_several_is_a_rank(monkeypatch):
+def test_single_process_is_not_a_torchrun_rank(monkeypatch):
     told = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "x"}
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
@@ -147,7 +148,7 @@ def test_only_a_process_among_several_is_a_rank(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "1")
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     assert Launch.read() is None
-    assert "TORCHELASTIC_USE_AGENT_STORE" not in os.environ, "children take themselves for ranks"
+    assert "TORCHELASTIC_USE_AGENT_STORE" not in os.environ, "child processes would act as ranks"
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match=r"WORLD_SIZE: '2'.*unset WORLD_SIZE"):
         Launch.read()

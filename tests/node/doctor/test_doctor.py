@@ -44,9 +44,9 @@ def taken_port():
         yield server.getsockname()[1]
 
 
-def test_missing_and_odd_packages_come_with_the_command_that_installs_them(monkeypatch):
-    wanted = ["pydantic>=2", "rich>=99", "no-such-package>=1", "pytest>=1; extra == 'test'"]
-    monkeypatch.setattr(importlib.metadata, "requires", lambda name: wanted)
+def test_doctor_shows_how_to_install_missing_packages(monkeypatch):
+    required = ["pydantic>=2", "rich>=99", "no-such-package>=1", "pytest>=1; extra == 'test'"]
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: required)
     old, missing = checks.check_packages()
     assert (old.level, missing.level) == ("warn", "fail")
     assert old.remedy == "Install it with: pip install 'rich>=99'"
@@ -55,7 +55,7 @@ def test_missing_and_odd_packages_come_with_the_command_that_installs_them(monke
     assert [f.level for f in checks.check_packages()] == ["ok"]
 
 
-def test_the_daemon_runs_here_and_a_missing_one_is_a_failure(tmp_path, monkeypatch):
+def test_missing_daemon_is_a_failure(tmp_path, monkeypatch):
     assert check_daemon().level == "ok"
     elsewhere = ModuleSpec("hivemind", None, origin=str(tmp_path / "__init__.py"))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: elsewhere)
@@ -64,30 +64,30 @@ def test_the_daemon_runs_here_and_a_missing_one_is_a_failure(tmp_path, monkeypat
     assert "hivemind is not installed" in check_daemon().found
 
 
-def test_a_gpu_that_is_not_there_is_a_failure_and_no_gpu_is_none():
+def test_missing_gpu_fails_only_if_requested():
     assert check_device("auto").level == "ok" and check_device("cuda:99").level == "fail"
 
 
-@pytest.mark.skipif(sys.platform == "darwin", reason="Macs may have it")
-def test_a_macs_gpu_is_a_failure_elsewhere():
+@pytest.mark.skipif(sys.platform == "darwin", reason="a Mac may have MPS")
+def test_mps_device_fails_on_other_systems():
     finding = check_device("mps")
     assert finding.level == "fail" and "policy.device" in finding.remedy
 
 
-def test_a_macs_gpu_is_not_called_a_cpu(monkeypatch):
+def test_mps_device_is_not_called_a_cpu(monkeypatch):
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     finding = check_device("mps")
     assert finding.level == "ok" and "CPU" not in finding.found
 
 
-def test_an_engine_that_is_not_installed_is_a_failure(monkeypatch):
+def test_missing_engine_is_a_failure(monkeypatch):
     assert checks.check_engine("transformers").level == "ok"
     monkeypatch.setattr("node.engines.kinds.PACKAGES", ("a-package-that-is-nowhere",))
     finding = checks.check_engine("vllm")
     assert finding.level == "fail" and "make vllm" in finding.remedy
 
 
-def test_shared_memory_without_room_is_a_failure(monkeypatch):
+def test_full_shared_memory_is_a_failure(monkeypatch):
     assert checks.check_shared_memory().level == "ok"
     full = Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
     monkeypatch.setattr(synchronize, "Semaphore", full)
@@ -95,7 +95,7 @@ def test_shared_memory_without_room_is_a_failure(monkeypatch):
     assert finding.level == "fail" and "/dev/shm" in finding.found
 
 
-def test_a_key_that_others_can_read_is_a_failure(folder):
+def test_key_readable_by_others_is_a_failure(folder):
     assert check_key(folder).level == "ok"
     folder.identity.chmod(0o644)
     finding = check_key(folder)
@@ -104,7 +104,7 @@ def test_a_key_that_others_can_read_is_a_failure(folder):
     assert check_key(folder).level == "warn"
 
 
-def test_little_space_is_a_warning_and_none_a_failure(folder, monkeypatch):
+def test_low_disk_space_warns_and_no_space_fails(folder, monkeypatch):
     usage = namedtuple("usage", "total used free")
     for free, level in ((100 << 30, "ok"), (1 << 30, "warn"), (1 << 20, "fail")):
         monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: usage(0, 0, free))
@@ -113,7 +113,7 @@ def test_little_space_is_a_warning_and_none_a_failure(folder, monkeypatch):
     assert "run_dir" in checks.check_disk(RunFolder(folder.root / "file" / "run")).remedy
 
 
-def test_a_clock_that_jumps_or_shows_another_age_is_found(monkeypatch):
+def test_doctor_finds_a_jumping_or_wrong_clock(monkeypatch):
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     steps = itertools.count(2e9, 10.0)
     monkeypatch.setattr(time, "time", lambda: next(steps))
@@ -122,7 +122,7 @@ def test_a_clock_that_jumps_or_shows_another_age_is_found(monkeypatch):
     assert check_clock().level == "fail"
 
 
-def test_a_taken_port_is_found_unless_this_node_holds_it(folder, taken_port):
+def test_used_port_fails_unless_this_node_uses_it(folder, taken_port):
     listen = [f"/ip4/127.0.0.1/tcp/{port}" for port in (0, taken_port)]
     config = Config.with_overrides({"network.listen": listen})
     findings = checks.check_ports(config, folder)
@@ -132,19 +132,19 @@ def test_a_taken_port_is_found_unless_this_node_holds_it(folder, taken_port):
         assert [f.level for f in checks.check_ports(config, folder)] == ["ok"]
 
 
-def test_what_a_running_node_found_out_about_its_router_is_told_and_how_to_name_peers(folder):
+def test_doctor_reports_reachability_of_a_running_node(folder):
     reach = {"way": "relayed", "cause": "no peer could dial 11.7.0.3", "remedy": "Open a port."}
     folder.write_status({"reach": reach})
     with folder.locked():
-        told = check_network(Config(), folder)[-1]
-    assert (told.check, told.level, told.remedy) == ("reach", "warn", "Open a port.")
-    assert "relayed: no peer could dial 11.7.0.3" in told.found
+        entry = check_network(Config(), folder)[-1]
+    assert (entry.check, entry.level, entry.remedy) == ("reach", "warn", "Open a port.")
+    assert "relayed: no peer could dial 11.7.0.3" in entry.found
     findings = check_network(Config(), folder)
     assert all(f.check != "reach" for f in findings) and "--peers" in findings[-1].remedy
 
 
 @pytest.mark.processes
-def test_peers_are_dialled_and_told_dead_from_alive(folder):
+def test_doctor_dials_peers_and_reports_dead_ones(folder):
     from swarm.transport.hivemind.transport import HivemindTransport
 
     loop = LoopThread("peer")
@@ -168,9 +168,9 @@ def test_peers_are_dialled_and_told_dead_from_alive(folder):
     assert levels == {"peers": ["ok", "ok", "fail"], "dial": ["ok", "fail", "fail"]}
     assert all(f.remedy and "\n" not in f.remedy for f in findings if f.level == "fail")
     for failed in [f for f in findings if (f.check, f.level) == ("dial", "fail")]:
-        assert "no peer answers at" in failed.found, "the cause"
+        assert "no peer answers at" in failed.found, "the finding names the cause"
         assert "no peer answers at" not in failed.remedy
-    assert [f.level for f in findings if f.check == "reach"] == ["ok"], "on one machine all is open"
+    assert [f.level for f in findings if f.check == "reach"] == ["ok"], "the host is open to itself"
     (elsewhere,) = [f for f in findings if f.check == "swarm"]
     assert elsewhere.level == "fail" and swarm_id(theirs).hex()[:16] in elsewhere.found
 
@@ -186,7 +186,7 @@ SKEW = "the clocks are 9 s apart; set the clock"
         (ClockSkew(SKEW), "the clocks are 9 s apart", "Set the clock."),
     ],
 )
-def test_a_failed_dials_remedy_says_what_to_do_not_why(folder, monkeypatch, error, found, remedy):
+def test_failed_dial_separates_the_fix_from_the_cause(folder, monkeypatch, error, found, remedy):
     transport = AsyncMock(connect=AsyncMock(side_effect=error), addresses=Mock(return_value=()))
     kind = Mock(open=Mock(return_value=transport))
     monkeypatch.setattr(type(checks.TRANSPORTS), "open", lambda *arguments: kind)
@@ -195,7 +195,7 @@ def test_a_failed_dials_remedy_says_what_to_do_not_why(folder, monkeypatch, erro
     assert check.remedy.startswith(remedy) and check.remedy not in check.found
 
 
-def test_a_network_that_does_not_start_is_the_cause_and_its_remedy_is_another(folder, taken_port):
+def test_failed_network_start_has_its_own_cause_and_fix(folder, taken_port):
     listen = f"/ip4/127.0.0.1/tcp/{taken_port}"
     check = failed_dial([f"{listen}/p2p/{NOBODY}"], [listen], folder)
     assert f"another process uses port {taken_port}" in check.found
@@ -215,18 +215,18 @@ def test_doctor_exits_with_1_when_something_fails(terminal, taken_port):
     assert "fail" in terminal.out and "Stop the program that uses it" in terminal.out
 
 
-def test_the_doctor_counts_many_families_and_names_them_in_json(terminal, node):
-    identity, asked = Identity.load(node.identity), ("doctor", "--config", "node")
+def test_doctor_counts_families_and_lists_them_in_json(terminal, node):
+    identity, options = Identity.load(node.identity), ("doctor", "--config", "node")
     node.manifest.write_bytes(create_swarm(identity, name="ours", task_set="working"))
-    (whole,) = [each for each in terminal.json(*asked) if each["check"] == "tasks"]
+    (whole,) = [each for each in terminal.json(*options) if each["check"] == "tasks"]
     assert "adding (4 levels of swarm-node), climbing" in whole["found"] and "brief" not in whole
-    terminal(*asked)
+    terminal(*options)
     assert "of the task set working" in terminal.out and "climbing" not in terminal.out
 
 
 @contextmanager
 def announced(number, swarm):
-    """So many nodes of a swarm on the loopback network."""
+    """Announce nodes of a swarm on the loopback network."""
     words = "127.0.0.1", "127.0.0.1", str(number), swarm, "4999"
     command = [sys.executable, "-m", "tests.swarm.lan.announcing", *words]
     streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -236,26 +236,26 @@ def announced(number, swarm):
         process.stdin.close()
 
 
-def looking(folder, listen):
+def lan_checks(folder, listen):
     config = Config.with_overrides({"network.lan": True, "network.listen": [listen]})
     findings = check_network(config, RunFolder(folder))
     return [(each.level, each.check, each.found) for each in findings if each.check != "ports"]
 
 
 @pytest.mark.processes
-def test_the_doctor_says_who_is_announced_nearby(tmp_path, monkeypatch, local_network):
+def test_doctor_reports_swarms_announced_on_lan(tmp_path, monkeypatch, local_network):
     monkeypatch.setattr(checks, "HEAR_SECONDS", 10.0)
     with announced(3, "ab" * 32):
-        ((level, check, text),) = looking(tmp_path, "/ip4/127.0.0.1/tcp/0")
+        ((level, check, text),) = lan_checks(tmp_path, "/ip4/127.0.0.1/tcp/0")
     assert (level, check) == ("ok", "lan")
     assert text.startswith("3 nodes announced") and 8 * "ab" in text
 
 
-def test_the_doctor_says_that_nobody_is(tmp_path, monkeypatch, local_network):
+def test_doctor_reports_an_empty_lan(tmp_path, monkeypatch, local_network):
     monkeypatch.setattr(checks, "HEAR_SECONDS", 0.1)
-    ((level, check, _),) = looking(tmp_path, "/ip4/127.0.0.1/tcp/0")
+    ((level, check, _),) = lan_checks(tmp_path, "/ip4/127.0.0.1/tcp/0")
     assert (level, check) == ("warn", "lan")
-    ((level, check, text),) = looking(tmp_path, "/ip4/203.0.113.77/tcp/0")
+    ((level, check, text),) = lan_checks(tmp_path, "/ip4/203.0.113.77/tcp/0")
     assert (level, check) == ("fail", "lan") and "network.listen" in text
 
 
@@ -268,9 +268,9 @@ def test_the_doctor_says_that_nobody_is(tmp_path, monkeypatch, local_network):
         (0.5, "bfloat16", "warn"),
     ],
 )
-def test_engine_and_learner_may_differ_by_what_a_number_format_explains(folder, gap, dtype, level):
+def test_mismatch_limit_depends_on_the_number_format(folder, gap, dtype, level):
     config = Config.with_overrides({"policy.dtype": dtype})
-    assert checks.check_mismatch(config, folder).level == "ok", "no round was reported"
-    folder.write_status({"record": {"engine_gap": gap}})
+    assert checks.check_mismatch(config, folder).level == "ok", "no round is reported yet"
+    folder.write_status({"record": {"logprob_mismatch": gap}})
     found = checks.check_mismatch(config, folder)
     assert found.level == level and f"{gap:.2g} nat" in found.found

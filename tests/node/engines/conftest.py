@@ -1,4 +1,4 @@
-"""Both ways of decoding, for tests that hold for either."""
+"""Fixture that repeats tests with dynamic and static decoding."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from node.engines.transformers.static_step import StaticStep
 
 @pytest.fixture(params=["dynamic", "static"])
 def each_decoding(request, monkeypatch):
-    """Decode as on a CPU, and then with the step of a GPU, without its graphs."""
+    """Decode as on a CPU, then with the static step of a GPU, without CUDA graphs."""
 
     def opened(self, policy, sampling, random, *, beside=False):
         if beside or not has_fused_step(policy.model, growing_cache(policy.model.config)):

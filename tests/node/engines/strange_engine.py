@@ -1,4 +1,4 @@
-"""Engine processes that go wrong as their policy's device says: ``python -m strange_engine``."""
+"""Backends that fail, chosen by name: ``python -m strange_engine``."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from protocol.rollout import Finish
 
 
 class Counting:
-    """Writes 1, 2, 3 … until a job's room is filled, a token a step and job."""
+    """Samples numbers that count up from the prompt length, one per request and step."""
 
     def __init__(self, settings: BackendSettings) -> None:
         self._dies_at = settings.options.get("dies_at", 0)
@@ -39,15 +39,15 @@ class Counting:
         if self._steps == self._hangs_at:
             threading.Event().wait()
         time.sleep(self._slow)
-        written = []
+        outputs = []
         for number, state in list(self._jobs.items()):
             state[0] += 1
             state[1] -= 1
             finish = None if state[1] else Finish.LENGTH
-            written.append(RequestOutput(number, [state[0] % 90 + 1], [-1.0], 0, finish))
+            outputs.append(RequestOutput(number, [state[0] % 90 + 1], [-1.0], 0, finish))
             if not state[1]:
                 del self._jobs[number]
-        return written
+        return outputs
 
     def update(self) -> list[RequestOutput]:
         raise ValueError("these weights are of no use")
@@ -76,6 +76,6 @@ def stuck(settings: BackendSettings) -> Counting:
 
 
 if __name__ == "__main__":
-    kinds = {"unloadable": unloadable, "too large": too_large, "stuck": stuck}
-    kinds["counting"] = Counting
-    serve(lambda settings: kinds[settings.backend](settings))
+    backends = {"unloadable": unloadable, "too large": too_large, "stuck": stuck}
+    backends["counting"] = Counting
+    serve(lambda settings: backends[settings.backend](settings))

@@ -40,7 +40,7 @@ def polled(fleet: DataParallelEngine, count: int) -> dict[int, tuple[int, ...]]:
 
 
 def unfinished_and_finished(fleet: DataParallelEngine) -> list[int]:
-    """Keys of all requests; one may have finished while the other engine started again."""
+    """Return all keys; a request may finish while the other engine restarts."""
     return sorted([key for key, _ in fleet.pause()] + [key for key, _ in fleet.poll(0.0)])
 
 
@@ -48,7 +48,7 @@ def counted(prompt: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(range(len(prompt) + 2, len(prompt) + 6))
 
 
-def test_completions_come_in_the_order_of_their_prompts_whoever_wrote_them(fleet, engines):
+def test_completions_are_in_prompt_order_across_engines(fleet, engines):
     prompts = [(1,) * length for length in range(1, 8)]
     groups = fleet.generate(prompts, 2, SAMPLING)
     expected = [[counted(prompt)] * 2 for prompt in prompts]
@@ -56,31 +56,31 @@ def test_completions_come_in_the_order_of_their_prompts_whoever_wrote_them(fleet
     assert engines[0].pid != engines[1].pid
 
 
-def test_one_prompt_is_one_engines_and_the_work_is_shared(fleet, engines, monkeypatch):
+def test_each_prompt_goes_to_one_engine_and_load_is_even(fleet, engines, monkeypatch):
     prompts_of = []
 
-    def listen(submit, trajectories, sampling):
+    def record(submit, trajectories, sampling):
         prompts_of.append({each.prompt for each in trajectories})
         submit(trajectories, sampling)
 
     for engine in engines:
-        monkeypatch.setattr(engine, "submit", partial(listen, engine.submit))
+        monkeypatch.setattr(engine, "submit", partial(record, engine.submit))
     prompts = [(1,) * length for length in (1, 2, 3, 4)]
-    everything = [SamplingRequest(8 * n + k, p) for n, p in enumerate(prompts) for k in range(8)]
-    fleet.submit(everything, SAMPLING)
+    requests = [SamplingRequest(8 * n + k, p) for n, p in enumerate(prompts) for k in range(8)]
+    fleet.submit(requests, SAMPLING)
     assert [len(each) for each in prompts_of] == [2, 2]
-    assert polled(fleet, 32) == {t.key: counted(t.prompt) for t in everything}
+    assert polled(fleet, 32) == {t.key: counted(t.prompt) for t in requests}
     assert fleet.poll(0.0) == []
 
 
-def test_whoever_waits_for_it_can_be_called_back(fleet):
+def test_nudge_interrupts_a_waiting_poll(fleet):
     with ThreadPoolExecutor() as threads:
         polled = threads.submit(fleet.poll, 3600.0)
         fleet.nudge()
         assert polled.result(240.0) == []
 
 
-def test_what_is_left_on_halting_comes_in_the_order_it_was_submitted(fleet):
+def test_pause_returns_unfinished_requests_in_submission_order(fleet):
     keys = [5, 3, 9, 1]
     fleet.submit([SamplingRequest(key, (1,) * key) for key in keys], Sampling(max_new_tokens=400))
     assert [key for key, _ in fleet.pause()] == keys
@@ -89,14 +89,14 @@ def test_what_is_left_on_halting_comes_in_the_order_it_was_submitted(fleet):
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-def test_one_of_them_dies_or_hangs_and_nothing_is_lost(fleet, engines, how):
+def test_killed_or_hung_engine_loses_no_requests(fleet, engines, how):
     fleet.generate([(1,), (2,)], 1, SAMPLING)
     fleet.submit([SamplingRequest(key, (1,) * (key + 1)) for key in range(6)], Sampling())
     os.kill(engines[1].pid, how)
     assert set(polled(fleet, 6)) == set(range(6))
 
 
-def test_one_that_died_for_good_is_told_and_what_the_other_wrote_is_not_lost(fleet, engines):
+def test_second_engine_failure_raises_and_loses_no_requests(fleet, engines):
     trajectories = [SamplingRequest(key, (1,) * (key + 1)) for key in range(2)]
     for _ in range(2):
         fleet.submit(trajectories, Sampling(max_new_tokens=400))
@@ -108,7 +108,7 @@ def test_one_that_died_for_good_is_told_and_what_the_other_wrote_is_not_lost(fle
     assert unfinished_and_finished(fleet) == [0, 1]
 
 
-def test_a_wrong_submission_reaches_none_of_them(fleet):
+def test_engines_ignore_an_invalid_submission(fleet):
     fleet.submit([SamplingRequest(0, (1, 2))], SAMPLING)
     with pytest.raises(ValueError, match="keys already"):
         fleet.submit([SamplingRequest(1, (1,)), SamplingRequest(0, (1, 2))], SAMPLING)

@@ -26,8 +26,8 @@ from tests.node.programs import until
 from tests.support import lone_logprobs, random_policy
 
 GREEDY = Sampling(max_new_tokens=24, greedy=True)
-PATIENCE = 240.0
-HASTY = 10.0
+DEADLINE = 240.0
+TIMEOUT = 10.0
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def strange(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     engines = []
 
-    def start(kind: str, timeout: float = PATIENCE, **options) -> EngineProcess:
+    def start(kind: str, timeout: float = DEADLINE, **options) -> EngineProcess:
         settings = {"timeout": timeout, "options": options, "module": "strange_engine"}
         engine = opened(random_policy(), tmp_path, backend=kind, **settings)
         engines.append(engine)
@@ -60,14 +60,14 @@ def strange(tmp_path, monkeypatch):
 
 
 def opened(policy: Policy, place: Path, counters=None, **settings) -> EngineProcess:
-    settings = {"seed": 0, "threads": 1, "timeout": PATIENCE, "place": place, **settings}
+    settings = {"seed": 0, "threads": 1, "timeout": DEADLINE, "place": place, **settings}
     settings["as_checkpoint"] = settings["backend"] != "transformers"
     return EngineProcess(policy, Starter(**settings), counters or Counters())
 
 
 def finished(engine: EngineProcess, count: int) -> dict[int, Sample]:
     samples = {}
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + DEADLINE
     while len(samples) < count and time.monotonic() < deadline:
         for key, sample in engine.poll(1.0):
             assert key not in samples
@@ -76,7 +76,7 @@ def finished(engine: EngineProcess, count: int) -> dict[int, Sample]:
 
 
 def under_way(engine, trajectories, sampling: Sampling, tokens: int) -> dict[int, Sample]:
-    """Submit and wait until about so many tokens of each were written; what has finished."""
+    """Wait for about ``tokens`` tokens of each request; return finished samples."""
     short = SamplingRequest(99, (1, 2))
     engine.submit([short], replace(sampling, max_new_tokens=tokens))
     engine.submit(trajectories, sampling)
@@ -96,7 +96,7 @@ def test_greedy_completions_equal_generate_prompt_by_prompt(engine):
         assert one.text == policy.decode(one.tokens.ids)
 
 
-def test_draws_have_the_distribution_of_the_engine_inside(engine):
+def test_samples_follow_the_policy_distribution(engine):
     policy = random_policy(spread=0.1)
     engine.update(policy)
     (group,) = engine.generate([[3, 1, 4]], 4000, Sampling(0.7, max_new_tokens=1))
@@ -104,17 +104,17 @@ def test_draws_have_the_distribution_of_the_engine_inside(engine):
     with torch.no_grad():
         logits = policy.model(ids).logits[0, 2]
     expected = (logits / 0.7).softmax(-1)
-    drawn = torch.tensor([s.tokens.ids[0] for s in group]).bincount(minlength=len(expected)) / 4000
-    assert_close(drawn, expected, atol=0.03, rtol=0)
-    asked = ([[3, 1, 4]], 64, Sampling(0.7, max_new_tokens=1))
-    (other,) = TransformersEngine(policy, seed=0).generate(*asked)
+    freqs = torch.tensor([s.tokens.ids[0] for s in group]).bincount(minlength=len(expected)) / 4000
+    assert_close(freqs, expected, atol=0.03, rtol=0)
+    args = ([[3, 1, 4]], 64, Sampling(0.7, max_new_tokens=1))
+    (other,) = TransformersEngine(policy, seed=0).generate(*args)
     known = {s.tokens.ids[0]: s.tokens.logprobs[0] for s in group}
     for sample in other:
         if sample.tokens.ids[0] in known:
             assert sample.tokens.logprobs[0] == pytest.approx(known[sample.tokens.ids[0]], abs=1e-4)
 
 
-def test_trajectories_are_told_one_by_one_under_their_keys_and_generate_takes_none(engine):
+def test_generate_leaves_submitted_requests_to_poll_by_key(engine):
     policy = random_policy()
     engine.submit([SamplingRequest(7, (5, 6, 7)), SamplingRequest(3, (1, 2))], GREEDY)
     engine.submit([SamplingRequest(11, (9, 9))], Sampling(max_new_tokens=3, greedy=True))
@@ -127,18 +127,18 @@ def test_trajectories_are_told_one_by_one_under_their_keys_and_generate_takes_no
     assert samples[11].finish is Finish.LENGTH and engine.poll(0.0) == []
 
 
-@pytest.mark.parametrize("begun", [False, True], ids=["without a process", "with one"])
-def test_whoever_waits_for_it_can_be_called_back(engine, begun):
+@pytest.mark.parametrize("begun", [False, True], ids=["no process", "running process"])
+def test_nudge_interrupts_a_waiting_poll(engine, begun):
     if begun:
         engine.submit([SamplingRequest(0, (1, 2))], Sampling(max_new_tokens=1))
         assert finished(engine, 1)
     with ThreadPoolExecutor() as threads:
         polled = threads.submit(engine.poll, 3600.0)
         engine.nudge()
-        assert polled.result(PATIENCE) == []
+        assert polled.result(DEADLINE) == []
 
 
-def test_what_was_begun_elsewhere_is_gone_on_with_and_part_of_the_sample(engine):
+def test_engine_continues_a_partial_sample_and_keeps_its_tokens(engine):
     whole = generated(random_policy(), (5, 6, 7), 24)
     begun = Tokens(whole[:10], (-0.5,) * 10, (0,) * 10)
     later = random_policy()
@@ -152,7 +152,7 @@ def test_what_was_begun_elsewhere_is_gone_on_with_and_part_of_the_sample(engine)
 
 
 @pytest.mark.parametrize(("ids", "finish"), [((1,) * 24, Finish.LENGTH), ((1, 97), Finish.STOP)])
-def test_what_is_complete_already_is_finished_at_once(engine, ids, finish):
+def test_complete_request_finishes_immediately(engine, ids, finish):
     policy = random_policy()
     policy.stop_ids = (97,)
     engine.update(policy)
@@ -162,20 +162,20 @@ def test_what_is_complete_already_is_finished_at_once(engine, ids, finish):
     assert (key, sample.tokens.ids, sample.finish) == (0, ids, finish)
 
 
-def test_halted_and_resumed_under_new_weights_every_token_knows_its_own(engine):
+def test_resumed_samples_keep_logprob_and_version_of_each_token(engine):
     first, second = random_policy(spread=0.1), random_policy(seed=1, spread=0.1)
     second.version = 1
     engine.update(first)
     sampling = Sampling(max_new_tokens=450)
     prompt = (5, 6, 7)
     done = under_way(engine, [SamplingRequest(key, prompt) for key in range(6)], sampling, 40)
-    left = engine.pause()
+    pending = engine.pause()
     done |= dict(engine.poll(0.0))
-    assert sorted([*(key for key, _ in left), *done]) == list(range(6))
-    assert [key for key, _ in left] == sorted(key for key, _ in left)
+    assert sorted([*(key for key, _ in pending), *done]) == list(range(6))
+    assert [key for key, _ in pending] == sorted(key for key, _ in pending)
     engine.update(second)
-    engine.submit([SamplingRequest(key, prompt, begun) for key, begun in left], sampling)
-    done |= finished(engine, len(left))
+    engine.submit([SamplingRequest(key, prompt, begun) for key, begun in pending], sampling)
+    done |= finished(engine, len(pending))
     assert set(done) == set(range(6))
     for sample in done.values():
         assert len(sample.tokens.ids) == len(sample.tokens.logprobs) == len(sample.tokens.versions)
@@ -183,12 +183,12 @@ def test_halted_and_resumed_under_new_weights_every_token_knows_its_own(engine):
         for policy in (first, second):
             under = lone_logprobs(policy, prompt, sample.tokens.ids)
             chosen = torch.tensor(sample.tokens.versions) == policy.version
-            told = torch.tensor(sample.tokens.logprobs)
-            assert_close(told[chosen], under[chosen], atol=1e-4, rtol=0)
+            actual = torch.tensor(sample.tokens.logprobs)
+            assert_close(actual[chosen], under[chosen], atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("prompt", [(), (1,) * 512, (1,) * 600])
-def test_a_prompt_that_leaves_no_room_is_refused_and_the_others_go_on(engine, prompt):
+def test_engine_rejects_invalid_prompt_length_and_continues(engine, prompt):
     engine.submit([SamplingRequest(0, (1, 2))], GREEDY)
     with pytest.raises(ValueError, match=f"a prompt of {len(prompt)} tokens"):
         engine.submit([SamplingRequest(1, prompt)], GREEDY)
@@ -197,7 +197,7 @@ def test_a_prompt_that_leaves_no_room_is_refused_and_the_others_go_on(engine, pr
     assert list(finished(engine, 1)) == [0]
 
 
-def test_a_key_that_is_taken_is_refused_until_its_trajectory_has_finished(engine):
+def test_engine_rejects_a_key_until_its_request_finishes(engine):
     engine.submit([SamplingRequest(0, (1, 2))], GREEDY)
     with pytest.raises(ValueError, match="key 0"):
         engine.submit([SamplingRequest(0, (1, 2))], GREEDY)
@@ -206,7 +206,7 @@ def test_a_key_that_is_taken_is_refused_until_its_trajectory_has_finished(engine
     assert list(finished(engine, 1)) == [0]
 
 
-def test_killed_in_mid_sentence_another_goes_on_and_nothing_is_lost_or_doubled(tmp_path):
+def test_engine_replaces_killed_process_without_losing_tokens(tmp_path):
     counters = Counters()
     policy = random_policy()
     policy.stop_ids = (-1,)
@@ -224,8 +224,8 @@ def test_killed_in_mid_sentence_another_goes_on_and_nothing_is_lost_or_doubled(t
     assert list(tmp_path.iterdir()) == []
 
 
-def test_hung_in_mid_sentence_another_goes_on_and_nothing_is_lost_or_doubled(strange, tmp_path):
-    engine = strange("counting", HASTY, slow=0.01)
+def test_engine_replaces_hung_process_without_losing_tokens(strange, tmp_path):
+    engine = strange("counting", TIMEOUT, slow=0.01)
     prompts = {key: (1,) * (key + 2) for key in range(3)}
     trajectories = [SamplingRequest(key, prompt) for key, prompt in prompts.items()]
     under_way(engine, trajectories, Sampling(max_new_tokens=400), 20)
@@ -241,44 +241,44 @@ def test_hung_in_mid_sentence_another_goes_on_and_nothing_is_lost_or_doubled(str
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_second_death_ends_the_run_with_the_last_words(strange, caplog):
+def test_second_crash_raises_error_with_last_stderr(strange, caplog):
     engine = strange("counting", dies_at=5)
     engine.submit([SamplingRequest(key, (5, 6, 7)) for key in range(3)], GREEDY)
     with pytest.raises(NodeError, match=r"failed twice.*SIGKILL: no more memory, sorry"):
         finished(engine, 3)
     assert "another one replaces it" in caplog.text
-    left = {key: begun.ids for key, begun in engine.pause()}
-    assert left == dict.fromkeys(range(3), tuple(range(5, 13)))
+    pending = {key: begun.ids for key, begun in engine.pause()}
+    assert pending == dict.fromkeys(range(3), tuple(range(5, 13)))
     with pytest.raises(NodeError, match="the engine failed twice"):
         engine.submit([SamplingRequest(0, (5, 6, 7))], GREEDY)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_process_that_dies_or_hangs_while_it_halts_has_halted(strange, how):
-    engine = strange("counting", HASTY, slow=0.05)
+def test_pause_succeeds_if_the_process_dies_or_hangs(strange, how):
+    engine = strange("counting", TIMEOUT, slow=0.05)
     under_way(engine, [SamplingRequest(0, (5, 6, 7))], GREEDY, 3)
     os.kill(engine.pid, how)
     ((key, begun),) = engine.pause()
     assert key == 0 and begun.ids == tuple(range(5, 5 + len(begun.ids)))
     assert engine.poll(0.0) == []
-    assert engine.pid is None, "there is nothing to go on with"
+    assert engine.pid is None, "no process starts without requests"
 
 
-def test_the_second_death_loses_nothing_where_it_meets_a_halt(strange, caplog):
+def test_second_crash_during_pause_loses_no_requests(strange, caplog):
     engine = strange("counting", slow=0.05)
     under_way(engine, [SamplingRequest(0, (5, 6, 7))], Sampling(max_new_tokens=400), 3)
     os.kill(engine.pid, signal.SIGKILL)
     under_way(engine, [SamplingRequest(1, (5, 6, 7))], Sampling(max_new_tokens=400), 3)
     assert engine.counters.snapshot() == {"engine_restarts": 1}
     os.kill(engine.pid, signal.SIGKILL)
-    left = dict(engine.pause())
-    assert sorted(left) == [0, 1] and all(begun.ids for begun in left.values())
+    pending = dict(engine.pause())
+    assert sorted(pending) == [0, 1] and all(begun.ids for begun in pending.values())
     assert "the engine failed twice" in caplog.text
     with pytest.raises(NodeError, match="the engine failed twice"):
         engine.submit([SamplingRequest(2, (5, 6, 7))], GREEDY)
 
 
-def test_a_stop_that_reaches_the_process_too_is_left_to_its_owner(strange):
+def test_engine_process_ignores_sigterm(strange):
     engine = strange("counting", slow=0.05)
     under_way(engine, [SamplingRequest(0, (5, 6, 7))], GREEDY, 3)
     os.kill(engine.pid, signal.SIGTERM)
@@ -286,7 +286,7 @@ def test_a_stop_that_reaches_the_process_too_is_left_to_its_owner(strange):
     assert engine.counters.snapshot() == {}
 
 
-def test_without_another_process_the_limit_is_named_and_nothing_is_lost(strange, monkeypatch):
+def test_failed_restart_names_the_limit_and_loses_no_requests(strange, monkeypatch):
     engine = strange("counting", slow=0.01)
     under_way(engine, [SamplingRequest(0, (5, 6, 7))], Sampling(max_new_tokens=400), 3)
 
@@ -303,7 +303,7 @@ def test_without_another_process_the_limit_is_named_and_nothing_is_lost(strange,
     assert lengths == {0: 400, 1: 24}
 
 
-def test_an_engine_that_rests_has_done_so_when_it_says_so_and_goes_on_when_asked(engine):
+def test_engine_generates_with_new_weights_after_sleep(engine):
     policy = random_policy(spread=0.2)
     for _ in range(2):
         engine.sleep()
@@ -313,29 +313,29 @@ def test_an_engine_that_rests_has_done_so_when_it_says_so_and_goes_on_when_asked
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_process_that_is_not_there_dies_or_hangs_rests_until_there_is_work(strange, how, caplog):
-    engine = strange("counting", HASTY)
+def test_sleeping_engine_defers_restart_to_the_next_request(strange, how, caplog):
+    engine = strange("counting", TIMEOUT)
     engine.sleep()
-    assert engine.pid is None, "there is none whose rest must be waited for"
+    assert engine.pid is None, "sleep does not start a process"
     engine.generate([(1, 2)], 1, GREEDY)
     os.kill(engine.pid, how)
     engine.sleep()
     assert engine.poll(0.1) == [] and engine.counters.snapshot() == {"engine_restarts": 1}
-    assert engine.pid is None, "another one would take memory that is the learner's now"
+    assert engine.pid is None, "a new process would take the learner's memory"
     assert "another one starts with the next request" in caplog.text
     ((sample,),) = engine.generate([(5, 6, 7)], 1, GREEDY)
     assert len(sample.tokens.ids) == GREEDY.max_new_tokens
 
 
-def test_the_second_time_that_it_hangs_ends_the_run_with_how_long_it_was_silent(strange, caplog):
-    engine = strange("counting", HASTY, hangs_at=5)
+def test_second_hang_raises_error_with_the_timeout(strange, caplog):
+    engine = strange("counting", TIMEOUT, hangs_at=5)
     with pytest.raises(NodeError, match=r"failed twice.*did not respond for 10 s.*engine\.timeout"):
         engine.generate([(5, 6, 7)], 1, GREEDY)
     assert "SIGKILL: it did not respond for 10 seconds): another one replaces it" in caplog.text
 
 
-def test_a_hung_process_takes_no_message_and_holds_nobody_up(strange):
-    engine = strange("counting", HASTY)
+def test_hung_process_does_not_block_large_requests(strange):
+    engine = strange("counting", TIMEOUT)
     engine.generate([(1, 2)], 1, GREEDY)
     os.kill(engine.pid, signal.SIGSTOP)
     groups = engine.generate([(1,) * 500] * 1000, 1, Sampling(max_new_tokens=1))
@@ -343,15 +343,15 @@ def test_a_hung_process_takes_no_message_and_holds_nobody_up(strange):
     assert engine.counters.snapshot() == {"engine_restarts": 1}
 
 
-def test_a_slow_process_is_left_alone(strange):
-    engine = strange("counting", HASTY, slow=0.25 * HASTY)
+def test_slow_process_keeps_running(strange):
+    engine = strange("counting", TIMEOUT, slow=0.25 * TIMEOUT)
     engine.generate([(1, 2)], 1, Sampling(max_new_tokens=6))
     assert engine.counters.snapshot() == {}
 
 
-def test_a_process_that_hangs_in_its_start_is_not_tried_again(strange, monkeypatch):
-    monkeypatch.setattr("node.engines.process.child.START_SECONDS", HASTY)
-    engine = strange("stuck", HASTY)
+def test_process_that_hangs_at_start_is_not_restarted(strange, monkeypatch):
+    monkeypatch.setattr("node.engines.process.child.START_SECONDS", TIMEOUT)
+    engine = strange("stuck", TIMEOUT)
     with pytest.raises(NodeError, match=r"does not start: .*it did not respond for 10 seconds"):
         engine.generate([(1, 2)], 1, GREEDY)
 
@@ -364,13 +364,13 @@ def test_a_process_that_hangs_in_its_start_is_not_tried_again(strange, monkeypat
         ("unknown", "KeyError: 'unknown'"),
     ],
 )
-def test_a_process_that_does_not_start_says_why_and_is_not_tried_again(strange, kind, words):
+def test_failed_process_start_reports_reason_without_retry(strange, kind, words):
     engine = strange(kind)
     with pytest.raises(NodeError, match=f"(?s)does not start: .*{words}"):
         engine.generate([[1, 2]], 1, GREEDY)
 
 
-def test_weights_that_the_engine_cannot_use_are_told(strange):
+def test_engine_reports_unusable_weights(strange):
     engine = strange("counting")
     for _ in range(2):
         engine.generate([[1, 2]], 1, GREEDY)
@@ -379,7 +379,7 @@ def test_weights_that_the_engine_cannot_use_are_told(strange):
         engine.generate([[1, 2]], 1, GREEDY)
 
 
-def test_a_snapshot_that_was_damaged_stops_the_engine_with_its_name(tmp_path):
+def test_damaged_snapshot_error_names_the_weights_file(tmp_path):
     engine = opened(random_policy(), tmp_path, backend="transformers")
     engine.start()
     (folder,) = tmp_path.glob(f"{PREFIX}*")
@@ -389,7 +389,7 @@ def test_a_snapshot_that_was_damaged_stops_the_engine_with_its_name(tmp_path):
     engine.close()
 
 
-def test_an_update_that_meets_the_shutdown_is_left_and_what_comes_later_is_refused(strange):
+def test_closed_engine_ignores_updates_and_rejects_requests(strange):
     engine = strange("counting", slow=0.1)
     engine.submit([SamplingRequest(0, (1, 2))], GREEDY)
     engine.update(random_policy())
@@ -400,7 +400,7 @@ def test_an_update_that_meets_the_shutdown_is_left_and_what_comes_later_is_refus
         engine.generate([[1, 2]], 1, GREEDY)
 
 
-def test_the_process_and_its_snapshot_end_with_an_owner_that_is_killed(tmp_path):
+def test_killed_owner_ends_the_process_and_removes_snapshot(tmp_path):
     code = (
         "import sys, pathlib, time; sys.path[:0] = sys.argv[2:];"
         "from tests.support import random_policy;"
@@ -419,11 +419,11 @@ def test_the_process_and_its_snapshot_end_with_an_owner_that_is_killed(tmp_path)
     with subprocess.Popen(command, stdout=subprocess.PIPE) as owner:
         pid = int(owner.stdout.readline())
         owner.kill()
-    until(lambda: not psutil.pid_exists(pid), PATIENCE)
+    until(lambda: not psutil.pid_exists(pid), DEADLINE)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_more_than_fits_into_a_message_arrives_in_several(strange, monkeypatch):
+def test_large_batches_are_split_into_messages(strange, monkeypatch):
     monkeypatch.setattr("node.engines.process.engine.MESSAGE_TOKENS", 100)
     prompts = [(1,) * length for length in (1, 60, 60, 200, 30, 30, 50)]
     groups = strange("counting").generate(prompts, 2, Sampling(max_new_tokens=1))

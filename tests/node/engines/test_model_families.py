@@ -45,7 +45,7 @@ MIXED: dict[str, tuple[str, dict[str, Any]]] = {
     "lfm 2": ("Lfm2Config", {"layer_types": ["conv", "full_attention"] * 2}),
     "granite 4": ("GraniteMoeHybridConfig", {**MAMBA, "layer_types": ["mamba", "attention"] * 2}),
 }
-"""Names of configuration classes, and what they take beside :data:`SHAPE`."""
+"""Configuration class of each family, and its settings besides :data:`SHAPE`."""
 
 
 def family_policy(family: str, seed: int = 1) -> Policy:
@@ -57,23 +57,23 @@ REMEDY = r'Set engine\.backend = "vllm", or choose another model'
 
 
 @pytest.mark.parametrize("family", MIXED)
-def test_models_with_layers_of_several_kinds_are_taken(family):
+def test_agreement_check_accepts_mixed_layer_types(family):
     check_agreement(family_policy(family))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_a_model_is_tried_without_a_trace_on_anybodys_random_numbers(dtype):
+def test_agreement_check_does_not_change_random_state(dtype):
     policy = random_policy(dtype=dtype)
     before = torch.get_rng_state()
     gaps = agreement(policy)
-    assert gaps.shape == (24,)  # alone, and with those that share its prompt
+    assert gaps.shape == (24,)  # each token alone and in a shared row
     assert torch.equal(gaps, agreement(policy))
     assert torch.equal(torch.get_rng_state(), before) and policy.stop_ids
     check_agreement(policy)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_weight_without_a_value_is_named(value):
+def test_error_names_a_non_finite_weight(value):
     policy = random_policy()
     with torch.no_grad():
         policy.model.model.layers[0].mlp.down_proj.weight[0, 0] = value
@@ -94,24 +94,24 @@ def test_a_weight_without_a_value_is_named(value):
         ("bart", r"differs by [\d.]+ nats per token from the learner"),
     ],
 )
-def test_a_family_that_is_read_otherwise_is_refused_in_one_line(family, why):
+def test_mismatched_family_gives_a_one_line_error(family, why):
     with pytest.raises(PolicyError, match=rf"'{family}' {why}.*{REMEDY}") as refused:
         check_agreement(small_policy(family))
     assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(("dtype", "limit"), [(torch.bfloat16, 0.05), (torch.float16, 0.03)])
-def test_in_16_bits_rounding_is_forgiven_and_a_state_that_is_not_repeated_is_not(dtype, limit):
+def test_16_bit_mismatch_is_rejected_and_error_suggests_float32(dtype, limit):
     policy = small_policy("recurrent_gemma")
     policy.model.to(dtype)
-    said = f"nats at the mean from the learner, more than {limit}"
-    with pytest.raises(PolicyError, match=re.escape(said)) as refused:
+    message = f"nats at the mean from the learner, more than {limit}"
+    with pytest.raises(PolicyError, match=re.escape(message)) as refused:
         check_agreement(policy)
     assert 'set policy.dtype = "float32"' in str(refused.value)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_a_difference_of_16_bits_near_the_limit_is_decided_in_float32(dtype, monkeypatch):
+def test_16_bit_mismatch_near_the_limit_is_decided_in_float32(dtype, monkeypatch):
     policy, broken = random_policy(dtype=dtype), small_policy("recurrent_gemma")
     broken.model.to(dtype)
     for each, refused in ((policy, False), (broken, True)):
@@ -127,7 +127,7 @@ def test_a_difference_of_16_bits_near_the_limit_is_decided_in_float32(dtype, mon
         assert each.model.dtype == dtype
 
 
-def test_a_resumed_policy_in_bfloat16_is_held_to_the_limit_of_a_round():
+def test_resumed_bfloat16_policy_has_a_higher_mismatch_limit():
     policy, broken = small_policy("recurrent_gemma"), small_policy("roberta")
     for each in (policy, broken):
         each.model.to(torch.bfloat16)
@@ -139,7 +139,7 @@ def test_a_resumed_policy_in_bfloat16_is_held_to_the_limit_of_a_round():
         check_agreement(broken)
 
 
-def test_an_encoder_whose_tokens_see_what_follows_is_refused():
+def test_agreement_check_rejects_bidirectional_encoder():
     policy = small_policy("bert")
     check_agreement(policy)
     policy.model.config.is_decoder = False
@@ -151,7 +151,7 @@ def test_an_encoder_whose_tokens_see_what_follows_is_refused():
 @pytest.mark.parametrize(
     "error", [torch.OutOfMemoryError("all taken"), RuntimeError("MPS backend out of memory (all)")]
 )
-def test_memory_that_runs_out_is_not_the_families_fault(monkeypatch, error):
+def test_agreement_check_propagates_out_of_memory(monkeypatch, error):
     policy = small_policy("recurrent_gemma")
 
     def full(*_, **__):
@@ -162,7 +162,7 @@ def test_memory_that_runs_out_is_not_the_families_fault(monkeypatch, error):
         check_agreement(policy)
 
 
-def test_a_node_tries_its_model_before_it_trains_and_one_with_an_engine_of_its_own_does_not():
+def test_node_checks_its_model_unless_it_uses_a_given_engine():
     policy = small_policy("recurrent_gemma")
     with pytest.raises(PolicyError, match="recurrent_gemma"):
         TrainedPolicy(Config(), policy, Counters())
@@ -170,7 +170,7 @@ def test_a_node_tries_its_model_before_it_trains_and_one_with_an_engine_of_its_o
     assert TrainedPolicy(Config(), policy, Counters(), engine=trained.engine).engine
 
 
-def test_join_ends_with_one_line_before_anything_is_trained(node, terminal, tmp_path):
+def test_join_rejects_mismatched_model_in_one_line(node, terminal, tmp_path):
     small_policy("recurrent_gemma").save(tmp_path / "model")
     model = f"--set=policy.model={tmp_path / 'model'}"
     told = terminal.fails(2, "join", "--config", "node/node.toml", model).splitlines()
@@ -183,7 +183,7 @@ CLOSE = {"atol": 1e-3, "rtol": 0}
 
 @pytest.mark.parametrize("family", MIXED)
 @torch.no_grad()
-def test_several_completions_of_several_prompts_have_the_log_probs_they_have_alone(family):
+def test_batched_completions_have_the_logprobs_of_single_ones(family):
     policy = family_policy(family)
     samples = TransformersEngine(policy, seed=0).generate(PROMPTS, 3, Sampling(max_new_tokens=20))
     for prompt, group in zip(PROMPTS, samples, strict=True):
@@ -195,7 +195,7 @@ def test_several_completions_of_several_prompts_have_the_log_probs_they_have_alo
 
 @pytest.mark.parametrize("family", MIXED)
 @torch.no_grad()
-def test_rows_leave_and_join_and_weights_change_without_a_trace(family, tmp_path):
+def test_logprobs_stay_correct_as_rows_and_weights_change(family, tmp_path):
     policies = [family_policy(family, seed) for seed in (1, 2)]
     policies[1].version = 1
     writing, caps = Writing(tmp_path, policies[0]), [4, 25, 12, 30]
@@ -214,7 +214,7 @@ def test_rows_leave_and_join_and_weights_change_without_a_trace(family, tmp_path
             assert_close(torch.tensor(writing.logprobs[number])[chosen], expected[chosen], **CLOSE)
 
 
-def test_a_layer_whose_rows_were_replaced_goes_on_with_those():
+def test_growing_layer_appends_after_rows_are_replaced():
     layer = GrowingLayer()
     keys = torch.arange(3.0)[:, None, None, None].expand(3, 1, 2, 4)
     layer.update(keys, -keys)

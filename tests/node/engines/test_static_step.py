@@ -30,26 +30,26 @@ def step_of(policy, rows=8, length=128) -> StaticStep:
 
 
 @given(n=st.integers(1, 5000))
-def test_buckets_hold_what_is_asked_and_are_few(n):
+def test_buckets_fit_n_and_are_at_most_double(n):
     for bucket, least in ((row_bucket, 8), (length_bucket, 256)):
         assert n <= bucket(n) <= max(least, 2 * n)
         assert bucket(bucket(n)) == bucket(n)
-    assert length_bucket(n) % 64 == 0, "as attention kernels want it"
+    assert length_bucket(n) % 64 == 0, "attention kernels need multiples of 64"
 
 
 @FAMILIES
 @settings(max_examples=12)
 @given(data=st.data())
 @torch.inference_mode()
-def test_rows_that_join_and_leave_get_the_tokens_that_they_get_alone(family, data):
+def test_joining_and_leaving_rows_get_the_same_tokens_as_alone(family, data):
     policy = policy_of(CONFIGS[family], family, 1)
     policy.stop_ids = tuple(range(0, 98, 7))
     step = StaticStep(policy.model)
     lengths = st.lists(st.integers(1, 40), min_size=1, max_size=5)
     counts, caps = st.integers(1, 4), st.integers(1, 70)
-    for _ in range(2):  # The second batch finds the slots of the first, and other weights.
+    for _ in range(2):  # The second batch reuses the slots, with other weights.
         decoding = StaticDecoding(step, policy, GREEDY, torch.Generator())
-        asked, found = [], {}
+        asked, outputs = [], {}
         for _ in range(data.draw(st.integers(1, 3))):
             prompts = [
                 torch.randint(1, 98, (n,), generator=torch.Generator().manual_seed(n)).tolist()
@@ -59,14 +59,14 @@ def test_rows_that_join_and_leave_get_the_tokens_that_they_get_alone(family, dat
             rows = [p for p, n in zip(prompts, numbers, strict=True) for _ in range(n)]
             capped = [data.draw(caps) for _ in rows]
             asked += zip(rows, capped, strict=True)
-            written = decoding.join(prompts, numbers, capped)
+            results = decoding.join(prompts, numbers, capped)
             for _ in range(data.draw(st.integers(0, 20))):
-                written += decoding.step() if decoding.left else []
-            for each in written:
-                found.setdefault(each.number, []).extend(each.ids)
-        for each in ended(decoding):
-            found.setdefault(each.number, []).extend(each.ids)
-        assert [found[number] for number in range(len(asked))] == [
+                results += decoding.step() if decoding.left else []
+            for each in results:
+                outputs.setdefault(each.number, []).extend(each.ids)
+        for each in drain(decoding):
+            outputs.setdefault(each.number, []).extend(each.ids)
+        assert [outputs[number] for number in range(len(asked))] == [
             alone(policy, prompt, cap) for prompt, cap in asked
         ]
         for parameter in policy.model.parameters():
@@ -76,12 +76,12 @@ def test_rows_that_join_and_leave_get_the_tokens_that_they_get_alone(family, dat
 def alone(policy, prompt, cap) -> list[int]:
     decoding = Decoding(policy, GREEDY, torch.Generator())
     decoding.join([prompt], [1], [cap])
-    return [token for each in ended(decoding) for token in each.ids]
+    return [token for each in drain(decoding) for token in each.ids]
 
 
 @pytest.mark.parametrize("static", [True, False], ids=["slots", "batch"])
 @torch.inference_mode()
-def test_no_forward_pass_over_prompts_reads_more_tokens_than_it_may(static, monkeypatch):
+def test_prefill_passes_stay_within_the_token_limit(static, monkeypatch):
     policy, read = policy_of(CONFIGS["llama"], "llama", 1), []
     prompts = [[n % 97 + 1] * (3 + n % 3) for n in range(10)]
     expected = [alone(policy, prompt, 4) for prompt in prompts]
@@ -94,79 +94,79 @@ def test_no_forward_pass_over_prompts_reads_more_tokens_than_it_may(static, monk
         if static
         else Decoding(policy, GREEDY, torch.Generator())
     )
-    written = [*decoding.join(prompts, [1] * 10, [4] * 10), *ended(decoding)]
+    results = [*decoding.join(prompts, [1] * 10, [4] * 10), *drain(decoding)]
     assert sum(read) >= sum(map(len, prompts)) and max(read) <= 16
-    found = {n: [t for each in written if each.number == n for t in each.ids] for n in range(10)}
-    assert [*found.values()] == expected
+    outputs = {n: [t for each in results if each.number == n for t in each.ids] for n in range(10)}
+    assert [*outputs.values()] == expected
 
 
 @torch.inference_mode()
-def test_turns_that_go_on_by_different_lengths_fit_where_their_longest_row_does():
+def test_continued_turns_of_different_lengths_fit_in_the_slots():
     policy = policy_of(CONFIGS["llama"], "llama", 1)
     policy.stop_ids = ()
     decoding = StaticDecoding(step_of(policy), policy, GREEDY, torch.Generator())
     prompts = [[n % 97 + 1 for n in range(length)] for length in (240, 20)]
     first = {0: [], 1: []}
-    for each in [*decoding.join(prompts, [1, 1], [3, 3], lasting=[0, 1]), *ended(decoding)]:
+    for each in [*decoding.join(prompts, [1, 1], [3, 3], lasting=[0, 1]), *drain(decoding)]:
         first[each.number] += each.ids
-    asked = [[1], [2] * 200]  # Together the cache of both is longer than any slot.
+    asked = [[1], [2] * 200]  # Padded to one length, both caches would exceed a slot.
     rows = [Continued(decoding.paused[n], [first[n][-1], *asked[n]]) for n in range(2)]
-    written = [*decoding.join([], [], [4, 4], rows), *ended(decoding)]
-    for n, each in enumerate(written):
+    results = [*decoding.join([], [], [4, 4], rows), *drain(decoding)]
+    for n, each in enumerate(results):
         whole = [*prompts[n], *first[n], *asked[n]]
         assert each.ids == alone(policy, whole, 4)
 
 
-def ended(decoding) -> list:
-    written = []
+def drain(decoding) -> list:
+    results = []
     while decoding.left:
-        written += decoding.step()
-    return written
+        results += decoding.step()
+    return results
 
 
 @torch.inference_mode()
-def test_what_a_graph_points_to_stays_in_place_through_steps_and_changed_weights():
+def test_graph_pointers_stay_valid_after_steps_and_weight_changes():
     policy = policy_of(CONFIGS["qwen3"], "qwen3", 1)
     step = step_of(policy)
 
-    def pointed():
-        held = [x for layer in step.layers for y in layer.copies for x in (y.weight, y.bias)]
-        held += [layer.head_norm for layer in step.layers]
-        held += [step.angles, *(getattr(step.slots, n) for n in NAMES)]
-        return [each.data_ptr() for each in held if each is not None]
+    def pointers():
+        tensors = [x for layer in step.layers for y in layer.copies for x in (y.weight, y.bias)]
+        tensors += [layer.head_norm for layer in step.layers]
+        tensors += [step.angles, *(getattr(step.slots, n) for n in NAMES)]
+        return [each.data_ptr() for each in tensors if each is not None]
 
-    before, random = pointed(), torch.Generator()
+    before, random = pointers(), torch.Generator()
     for _ in range(2):
         decoding = StaticDecoding(step, policy, Sampling(), random)
         decoding.join([[1, 2, 3]], [8], [40] * 8)
-        ended(decoding)
+        drain(decoding)
         for parameter in policy.model.parameters():
             parameter.mul_(1.1)
-    assert pointed() == before
+    assert pointers() == before
     assert step.reads(policy.model)
     policy.model.lm_head.weight = torch.nn.Parameter(policy.model.lm_head.weight.clone())
-    assert not step.reads(policy.model), "a graph would read what is not the model's any more"
+    assert not step.reads(policy.model), "a graph would read the replaced weights"
 
 
 NAMES = Slots.__slots__
 
 
 @torch.inference_mode()
-def test_a_large_model_has_no_copy_of_its_gates_and_computes_the_same(monkeypatch):
+def test_unjoined_gates_use_less_memory_and_give_same_logits(monkeypatch):
     policy = policy_of(CONFIGS["llama"], "llama", 1)
     joined = step_of(policy)
     monkeypatch.setattr(static_step, "JOINED", 0)
-    apart = step_of(policy)
-    assert apart.bytes < joined.bytes
-    for step in (joined, apart):
+    separate = step_of(policy)
+    assert separate.bytes < joined.bytes
+    for step in (joined, separate):
         step.slots.logits.copy_(torch.arange(98.0).expand(8, -1) / 9)
         step.step(8, 128, GREEDY)
-    torch.testing.assert_close(apart.slots.logits, joined.slots.logits)
+    torch.testing.assert_close(separate.slots.logits, joined.slots.logits)
 
 
 @FAMILIES
 @torch.inference_mode()
-def test_a_step_is_one_graph_without_a_break(family):
+def test_step_compiles_to_a_single_graph(family):
     step = step_of(policy_of(CONFIGS[family], family, 1))
     step.slots.logits.normal_()
     step.slots.point.uniform_()
@@ -182,7 +182,7 @@ def test_a_step_is_one_graph_without_a_break(family):
 
 
 @FAMILIES
-def test_a_step_reads_no_number_back_and_knows_every_shape(family):
+def test_step_has_no_data_dependent_reads_or_shapes(family):
     step = step_of(policy_of(CONFIGS[family], family, 1))
     with without_numbers() as fake, torch.no_grad():
         step.slots = Slots(*(fake(getattr(step.slots, name)) for name in NAMES))
@@ -192,7 +192,7 @@ def test_a_step_reads_no_number_back_and_knows_every_shape(family):
 
 
 @pytest.mark.parametrize(("family", "most"), [("llama", 12), ("qwen2", 12), ("qwen3", 14)])
-def test_a_step_launches_few_kernels_a_layer(family, most):
+def test_step_launches_few_kernels_per_layer(family, most):
     def launches(layers):
         config = type(CONFIGS[family])(**{**SHAPE, "num_hidden_layers": layers})
         step = step_of(policy_of(config, family, 1))
@@ -206,7 +206,7 @@ def test_a_step_launches_few_kernels_a_layer(family, most):
 
 
 @torch.inference_mode()
-def test_slots_keep_what_they_hold_when_there_have_to_be_more_and_longer_ones():
+def test_slots_keep_their_contents_when_reserve_enlarges_them():
     policy = policy_of(CONFIGS["llama"], "llama", 1)
     step = step_of(policy)
     for name in NAMES:
@@ -222,7 +222,7 @@ def test_slots_keep_what_they_hold_when_there_have_to_be_more_and_longer_ones():
 
 @pytest.mark.parametrize("lost", [torch.OutOfMemoryError("all taken"), None])
 @pytest.mark.parametrize("says", ["CUDA error: out of memory", "CUDA error: capture failed"])
-def test_memory_that_runs_out_in_recording_is_told_from_a_step_that_cannot_be_recorded(lost, says):
+def test_capture_error_distinguishes_out_of_memory_from_failure(lost, says):
     error = RuntimeError(says)
     error.__context__ = lost
     ran_out = lost is not None or "out of memory" in says

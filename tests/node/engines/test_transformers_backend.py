@@ -23,7 +23,7 @@ PROMPTS = [(5, 6, 7), (1, 2, 3, 4, 5, 6, 7, 8), (9,) * 30, (5, 6, 8)]
 
 
 class Writing:
-    """A back-end, and what it has written by job."""
+    """A backend, and its output per request."""
 
     def __init__(self, folder, policy: Policy, max_rows: int = 8) -> None:
         self.snapshot = Snapshot(policy, as_checkpoint=False, place=folder)
@@ -48,7 +48,7 @@ class Writing:
         self.backend.submit([Request(number, ids, room, temperature, greedy)])
 
     def submit_in_turn(self, *, greedy: bool = False) -> None:
-        """Let a prompt join at every fifth step, and write all of them to their end."""
+        """Add a prompt at every fifth step, and generate all completions to the end."""
         for number, prompt in enumerate(PROMPTS):
             self.submit(number, prompt, CAP, greedy=greedy)
             self.steps(5)
@@ -65,7 +65,7 @@ class Writing:
 
 
 def versions(count: int, **settings) -> list[Policy]:
-    """Policies of as many seeds, each the next version, that never stop by themselves."""
+    """Return policies of different seeds that never stop, with ascending versions."""
     policies = [random_policy(seed=seed, **settings) for seed in range(count)]
     for version, each in enumerate(policies):
         each.version, each.stop_ids = version, ()
@@ -89,7 +89,7 @@ def expected(policy):
     return greedy(policy)
 
 
-# Parts of a step, and how many rows each has.
+# Functions of a step, and the number of rows in a call.
 WORK = {
     "reading": (
         decoding,
@@ -103,7 +103,7 @@ WORK = {
 
 
 def run_out_once(monkeypatch, part: str) -> None:
-    """Let memory run out the next time that this is done for several rows."""
+    """Make the next call of this part with several rows run out of memory."""
     place, name, rows = WORK[part]
     work = getattr(place, name)
 
@@ -130,7 +130,7 @@ ACTIONS = st.one_of(
     max_rows=st.integers(1, 6),
     worth=st.sampled_from([1, 60, 4096]),
 )
-def test_whatever_joins_or_interrupts_greedy_completions_stay_what_they_are(
+def test_joins_and_interruptions_do_not_change_greedy_completions(
     tmp_path_factory, monkeypatch, policy, expected, actions, max_rows, worth
 ):
     monkeypatch.setattr(decoding, "PREFILL_WORTH", worth)
@@ -158,7 +158,7 @@ def test_whatever_joins_or_interrupts_greedy_completions_stay_what_they_are(
     writing.snapshot.remove()
 
 
-def test_every_token_has_the_logprob_and_the_version_of_the_weights_it_was_drawn_from(tmp_path):
+def test_tokens_have_logprob_and_version_of_the_sampling_weights(tmp_path):
     policies = [random_policy(seed=seed, spread=0.1) for seed in range(3)]
     for version, each in enumerate(policies):
         each.version = version
@@ -179,7 +179,7 @@ def test_every_token_has_the_logprob_and_the_version_of_the_weights_it_was_drawn
 
 
 def memory_for(monkeypatch, rows: int) -> list[int]:
-    """Let memory run out while more rows are decoded; return how many were at every step."""
+    """Run out of memory above ``rows`` rows; return a list of the rows per step."""
     step, seen = Decoding.step, []
 
     def working(batch):
@@ -192,7 +192,7 @@ def memory_for(monkeypatch, rows: int) -> list[int]:
     return seen
 
 
-def test_memory_that_runs_out_halves_later_batches(tmp_path, monkeypatch, caplog, policy, expected):
+def test_out_of_memory_halves_later_batches(tmp_path, monkeypatch, caplog, policy, expected):
     seen = memory_for(monkeypatch, 3)
     writing = Writing(tmp_path, policy)
     for number in range(12):
@@ -204,17 +204,17 @@ def test_memory_that_runs_out_halves_later_batches(tmp_path, monkeypatch, caplog
     assert "at most 2 are sampled together" in caplog.text
 
 
-def test_one_call_samples_in_halves_where_memory_runs_out(monkeypatch, policy, expected):
+def test_generate_samples_in_halves_if_out_of_memory(monkeypatch, policy, expected):
     seen = memory_for(monkeypatch, 3)
     sampling, engine = Sampling(max_new_tokens=CAP, greedy=True), TransformersEngine(policy, seed=0)
     for groups in (1, 5):
         samples = engine.generate(PROMPTS, groups, sampling)
         ids = [[each.tokens.ids for each in group] for group in samples]
         assert ids == [[expected[prompt]] * groups for prompt in PROMPTS]
-    assert [count for count in seen if count > 3] == [4], "two are tried from then on"
+    assert [count for count in seen if count > 3] == [4], "later batches start with two"
 
 
-def test_memory_for_not_even_one_completion_ends_with_the_remedy(tmp_path, monkeypatch, policy):
+def test_error_suggests_a_fix_if_one_completion_does_not_fit(tmp_path, monkeypatch, policy):
     memory_for(monkeypatch, 0)
     writing = Writing(tmp_path, policy)
     writing.submit(0, PROMPTS[0], CAP)
@@ -227,7 +227,7 @@ def test_memory_for_not_even_one_completion_ends_with_the_remedy(tmp_path, monke
             sample()
 
 
-def test_what_was_written_is_reported_on_halting_and_nothing_goes_on(tmp_path, policy):
+def test_pause_reports_partial_completions_and_stops(tmp_path, policy):
     writing = Writing(tmp_path, random_policy())
     writing.backend.submit([Request(n, (1, 2, n), CAP, 1.0, True) for n in range(12)])
     writing.steps(5)
@@ -237,7 +237,7 @@ def test_what_was_written_is_reported_on_halting_and_nothing_goes_on(tmp_path, p
     assert writing.backend.step() == []
 
 
-def test_jobs_sampled_differently_never_share_a_batch(tmp_path, policy, expected):
+def test_sampled_requests_do_not_affect_greedy_ones(tmp_path, policy, expected):
     writing = Writing(tmp_path, policy)
     prompt = PROMPTS[0]
     jobs = [Request(n, prompt, CAP, (1.0, 0.5)[n % 2], n % 3 == 0) for n in range(12)]
@@ -247,7 +247,7 @@ def test_jobs_sampled_differently_never_share_a_batch(tmp_path, policy, expected
     assert {tuple(writing.ids[number]) for number in range(0, 12, 3)} == {expected[prompt]}
 
 
-def test_a_job_that_joins_is_read_and_the_others_are_not_read_again(tmp_path):
+def test_joining_request_is_prefilled_without_rereading_others(tmp_path):
     writing, read = Writing(tmp_path, *versions(1)), []
     writing.backend.policy.model.register_forward_pre_hook(
         lambda _, __, given: read.append(given["input_ids"].numel()), with_kwargs=True
@@ -257,7 +257,7 @@ def test_a_job_that_joins_is_read_and_the_others_are_not_read_again(tmp_path):
     assert {len(ids) for ids in writing.ids.values()} == {CAP}
 
 
-def test_jobs_join_also_where_a_cache_cannot_take_them(tmp_path):
+def test_requests_join_with_a_sliding_window_cache(tmp_path):
     policy = policy_of(MistralConfig(**SHAPE, sliding_window=12), "mistral", 1)
     policy.stop_ids = (policy.eos_id,)
     writing = Writing(tmp_path, policy)
@@ -265,7 +265,7 @@ def test_jobs_join_also_where_a_cache_cannot_take_them(tmp_path):
     assert [tuple(writing.ids[number]) for number in range(4)] == [*greedy(policy).values()]
 
 
-def test_new_weights_wait_no_longer_than_reading_the_batch_again_would_take(tmp_path):
+def test_weight_update_waits_no_longer_than_rereading_the_batch(tmp_path):
     first, second = versions(2)
     writing, delay = Writing(tmp_path, first), int(backend.READ_COST * 30)
     jobs = [Request(n, (5,) * 30, room, 1.0, False) for n, room in enumerate([20, 23, 60, 60])]
@@ -274,13 +274,13 @@ def test_new_weights_wait_no_longer_than_reading_the_batch_again_would_take(tmp_
     writing.update(second)
     writing.submit(4, (5,) * 30, 8)
     writing.steps()
-    assert {len(set(writing.versions[n])) for n in (0, 1, 4)} == {1}, "nearly done, or not begun"
+    assert {len(set(writing.versions[n])) for n in (0, 1, 4)} == {1}, "nearly done or not started"
     assert set(writing.versions[4]) == {1}
     for number in (2, 3):
         assert writing.versions[number] == [0] * (20 + delay) + [1] * (40 - delay)
 
 
-def test_halting_brings_new_weights_that_wait(tmp_path):
+def test_pause_applies_waiting_weights(tmp_path):
     first, second = versions(2)
     writing = Writing(tmp_path, first)
     writing.submit(0, (5,) * 30, 60)

@@ -20,7 +20,7 @@ SIZES = st.sampled_from([MANY_WORDS, MANY_WORDS + 1, MANY_WORDS + BLOCK - 1, 50_
 
 
 @given(words=SIZES, seed=st.integers(0, 1 << 30), spread=st.sampled_from([0.0, 1.0, 20.0]))
-def test_in_a_large_vocabulary_a_token_is_where_the_sums_pass_the_point(words, seed, spread):
+def test_large_vocabulary_sampling_matches_cumulative_search(words, seed, spread):
     logits = spread * torch.randn(4, words, generator=torch.Generator().manual_seed(seed))
     logits[0, words // 3 :] = float("-inf")
     random = torch.Generator().manual_seed(seed)
@@ -32,7 +32,7 @@ def test_in_a_large_vocabulary_a_token_is_where_the_sums_pass_the_point(words, s
     assert torch.equal(logprobs, exact.gather(-1, tokens))
 
 
-def test_a_word_that_cannot_come_never_does_in_a_large_vocabulary():
+def test_large_vocabulary_never_samples_impossible_tokens():
     logits = torch.full((2_000, MANY_WORDS + 3), float("-inf"))
     logits[:, [0, BLOCK - 1, BLOCK, MANY_WORDS + 2]] = 0.0
     tokens, _ = sample_tokens(logits, Sampling(), torch.Generator().manual_seed(0))
@@ -50,7 +50,7 @@ def padding(lists, lengths, rows) -> int:
 
 
 @given(texts=TEXTS, worth=st.integers(1, 5000))
-def test_every_text_is_in_one_list_and_each_list_is_worth_having(texts, worth):
+def test_alike_partitions_texts_if_it_saves_enough_padding(texts, worth):
     lengths, rows = [t[0] for t in texts], [t[1] for t in texts]
     lists = alike(lengths, worth, rows)
     assert sorted(n for chosen in lists for n in chosen) == list(range(len(texts)))
@@ -60,11 +60,11 @@ def test_every_text_is_in_one_list_and_each_list_is_worth_having(texts, worth):
 
 
 @given(texts=TEXTS)
-def test_no_text_is_padded_to_twice_its_length_unless_padding_is_cheap(texts):
+def test_texts_are_padded_to_less_than_double_unless_cheap(texts):
     lengths = [t[0] for t in texts]
     for chosen in alike(lengths, 1):
         assert max(lengths[n] for n in chosen) < 2 * min(lengths[n] for n in chosen)
-    assert alike(lengths, 1 << 30) == [list(range(len(texts)))], "all together and in order"
+    assert alike(lengths, 1 << 30) == [list(range(len(texts)))], "one list, in order"
 
 
 PROMPTS = ["2+2=", "What is the gcd of 12 and 18?", "spell", "7", "Reverse: abcdef"]
@@ -83,7 +83,7 @@ def tokens_of(groups) -> list[list[tuple[int, ...]]]:
     return [[sample.tokens.ids for sample in group] for group in groups]
 
 
-def of(architecture: str) -> Policy:
+def build(architecture: str) -> Policy:
     if architecture == "qwen3":
         return random_policy()
     policy = policy_of(CONFIGS[architecture], architecture, 1)
@@ -93,7 +93,7 @@ def of(architecture: str) -> Policy:
 
 @ARCHITECTURES
 def test_greedy_decoding_of_a_ragged_batch_equals_generate_prompt_by_prompt(architecture):
-    policy = of(architecture)
+    policy = build(architecture)
     prompts = [policy.encode_prompt(text) for text in PROMPTS]
     greedy = Sampling(max_new_tokens=24, greedy=True)
     samples = TransformersEngine(policy, seed=0).generate(prompts, 1, greedy)
@@ -103,8 +103,8 @@ def test_greedy_decoding_of_a_ragged_batch_equals_generate_prompt_by_prompt(arch
 
 
 @ARCHITECTURES
-def test_the_fused_step_is_used_only_where_it_computes_the_models_own_forward(architecture):
-    policy = of(architecture)
+def test_fused_step_is_used_only_for_supported_architectures(architecture):
+    policy = build(architecture)
     cache = growing_cache(policy.model.config)
     policy.model(input_ids=torch.tensor([[1, 2]]), past_key_values=cache, use_cache=True)
     expected = architecture in {"qwen3", "llama with biases", "llama with yarn", "qwen2"}
@@ -115,7 +115,7 @@ def test_the_fused_step_is_used_only_where_it_computes_the_models_own_forward(ar
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 @torch.no_grad()
 def test_logprobs_equal_a_recomputed_log_softmax(architecture, temperature):
-    policy = of(architecture)
+    policy = build(architecture)
     prompts = [policy.encode_prompt(text) for text in PROMPTS]
     sampling = Sampling(temperature=temperature, max_new_tokens=20)
     samples = TransformersEngine(policy, seed=3).generate(prompts, 3, sampling)
@@ -124,7 +124,7 @@ def test_logprobs_equal_a_recomputed_log_softmax(architecture, temperature):
         assert_close(torch.tensor(sample.tokens.logprobs), expected, atol=1e-4, rtol=0)
 
 
-def test_rows_that_finish_leave_the_batch_and_the_rest_goes_on_unchanged():
+def test_finished_rows_leave_batch_without_changing_the_others():
     policy = random_policy(seed=5)
     policy.stop_ids = tuple(range(0, 98, 9))
     prompts = [policy.encode_prompt(f"{n} times {n}") for n in range(24)]
@@ -139,7 +139,7 @@ def test_rows_that_finish_leave_the_batch_and_the_rest_goes_on_unchanged():
         assert sample.finish is (Finish.STOP if stops[-1] else Finish.LENGTH)
 
 
-def test_the_end_of_sequence_token_is_in_the_ids_and_not_in_the_text():
+def test_eos_token_is_in_the_ids_but_not_in_the_text():
     policy = random_policy(seed=2, spread=0.02)
     engine = TransformersEngine(policy, seed=1)
     (group,) = engine.generate([[1, 2, 3]], 64, Sampling(max_new_tokens=100))
@@ -153,38 +153,38 @@ def test_the_end_of_sequence_token_is_in_the_ids_and_not_in_the_text():
         assert len(told.ids) == len(told.logprobs) == len(told.versions) <= 100
 
 
-def test_a_restored_engine_draws_what_the_saved_one_would_have_drawn():
-    policy, asked = random_policy(spread=0.05), ([[1, 2]], 4, Sampling(max_new_tokens=16))
+def test_restored_engine_samples_the_same_as_the_saved_one():
+    policy, args = random_policy(spread=0.05), ([[1, 2]], 4, Sampling(max_new_tokens=16))
     engine, other = (TransformersEngine(policy, seed=seed) for seed in (4, 99))
-    engine.generate(*asked)
+    engine.generate(*args)
     state = engine.state_dict()
-    expected = engine.generate(*asked)
+    expected = engine.generate(*args)
     other.load_state_dict(state)
-    assert other.generate(*asked) == expected != engine.generate(*asked)
+    assert other.generate(*args) == expected != engine.generate(*args)
 
 
-def test_draws_of_another_kind_of_device_cannot_be_gone_on_with_and_begin_anew(caplog):
-    policy, asked = random_policy(), ([[5, 6]], 2, Sampling(max_new_tokens=8))
+def test_random_state_of_another_device_restarts_with_a_warning(caplog):
+    policy, args = random_policy(), ([[5, 6]], 2, Sampling(max_new_tokens=8))
     engine, fresh = (TransformersEngine(policy, seed=1) for _ in range(2))
     # A CUDA generator's state: seed and offset.
     engine.load_state_dict({"random": torch.zeros(16, dtype=torch.uint8)})
-    assert "policy.device" in caplog.text and engine.generate(*asked) == fresh.generate(*asked)
+    assert "policy.device" in caplog.text and engine.generate(*args) == fresh.generate(*args)
 
 
-def test_updated_weights_are_sampled_from_and_their_version_is_noted():
+def test_engine_uses_updated_weights_and_their_version():
     policy, other = random_policy(), random_policy(seed=7)
-    engine, asked = TransformersEngine(policy, seed=0), ([[5, 6, 7]], 1)
+    engine, args = TransformersEngine(policy, seed=0), ([[5, 6, 7]], 1)
     greedy = Sampling(max_new_tokens=8, greedy=True)
-    ((before,),) = engine.generate(*asked, greedy)
+    ((before,),) = engine.generate(*args, greedy)
     policy.model.load_state_dict(other.model.state_dict())
     policy.version = 3
     engine.update(policy)
-    ((after,),) = engine.generate(*asked, greedy)
+    ((after,),) = engine.generate(*args, greedy)
     assert before.tokens.ids != after.tokens.ids == generated(other, [5, 6, 7], 8)
     assert set(before.tokens.versions) == {0} and set(after.tokens.versions) == {3}
 
 
-def test_draws_follow_the_softmax_at_the_temperature_asked_for():
+def test_samples_follow_softmax_at_requested_temperature():
     logits, random = torch.tensor([2.0, 0.0, -1.0, float("-inf"), 1.0]), torch.Generator()
     random.manual_seed(0)
     tokens, logprobs = sample_tokens(logits.expand(40_000, -1), Sampling(temperature=2.0), random)
@@ -195,7 +195,7 @@ def test_draws_follow_the_softmax_at_the_temperature_asked_for():
     assert_close(logprobs[:, 0].exp(), expected[tokens[:, 0]])
 
 
-def test_a_completion_ends_where_the_context_does():
+def test_completion_ends_at_the_context_limit():
     policy = random_policy()
     policy.context_length = 20
     engine = TransformersEngine(policy, seed=0)
@@ -205,7 +205,7 @@ def test_a_completion_ends_where_the_context_does():
 
 
 @pytest.mark.parametrize("prompt", [[], [1] * 512])
-def test_a_prompt_that_leaves_no_room_is_refused_by_name(prompt):
+def test_engine_rejects_empty_and_too_long_prompts(prompt):
     engine = TransformersEngine(random_policy(), seed=0)
     with pytest.raises(ValueError, match=f"a prompt of {len(prompt)} tokens"):
         engine.generate([prompt], 1, Sampling())
@@ -219,19 +219,19 @@ def test_half_precision_weights_give_full_precision_logprobs():
 
 
 @pytest.mark.parametrize("change", [{"temperature": 0.0}, {"max_new_tokens": 0}])
-def test_impossible_sampling_is_refused_by_name(change):
+def test_sampling_rejects_invalid_settings(change):
     with pytest.raises(ValueError, match=next(iter(change))):
         Sampling(**change)
 
 
-def test_a_seed_begins_a_stream_that_the_engines_own_does_not_notice():
+def test_seeded_sampling_does_not_affect_the_engine_stream():
     policy = random_policy()
     prompts = [policy.encode_prompt(text) for text in PROMPTS]
     engine, other = (TransformersEngine(policy, seed=3, max_rows=4) for _ in range(2))
     own, seeded = Sampling(max_new_tokens=6), Sampling(max_new_tokens=6, seed=11)
     first = engine.generate(prompts, 2, seeded)
-    written = [engine.generate(prompts, 2, own) for _ in range(2)]
+    outputs = [engine.generate(prompts, 2, own) for _ in range(2)]
     assert engine.generate(prompts, 2, seeded) == first
-    assert written == [other.generate(prompts, 2, own) for _ in range(2)]
+    assert outputs == [other.generate(prompts, 2, own) for _ in range(2)]
     assert torch.equal(engine.state_dict()["random"], other.state_dict()["random"])
-    assert first not in (written[0], engine.generate(prompts, 2, Sampling(1.0, 6, seed=12)))
+    assert first not in (outputs[0], engine.generate(prompts, 2, Sampling(1.0, 6, seed=12)))

@@ -34,18 +34,18 @@ def policy():
 
 
 def turns(engine, answers: Sequence[Sequence[int]], sampling=GREEDY) -> list:
-    """What was written of every prompt, turn by turn, and behind what."""
+    """Return each prompt's turns: the full prompt and its sample."""
     ids = {key: [*prompt] for key, prompt in enumerate(PROMPTS)}
     told = {key: [] for key in ids}
     engine.submit([SamplingRequest(k, tuple(ids[k]), lasts=True) for k in ids], sampling)
-    going = set(ids)
-    while going:
+    active = set(ids)
+    while active:
         again = []
         for key, sample in engine.poll(1.0):
             told[key].append((tuple(ids[key]), sample))
             if len(told[key]) > len(answers):
                 engine.abort([key])
-                going.remove(key)
+                active.remove(key)
                 continue
             answer = [(each + key) % 98 for each in answers[len(told[key]) - 1]]
             ids[key] += [*sample.tokens.ids, *answer]
@@ -55,7 +55,7 @@ def turns(engine, answers: Sequence[Sequence[int]], sampling=GREEDY) -> list:
     return list(told.values())
 
 
-def read_anew(policy: Policy, prompt: Sequence[int]) -> tuple[int, ...]:
+def regenerate(policy: Policy, prompt: Sequence[int]) -> tuple[int, ...]:
     ((sample,),) = TransformersEngine(policy, seed=0).generate([prompt], 1, GREEDY)
     return sample.tokens.ids
 
@@ -69,14 +69,14 @@ def ids_of(told) -> list[list[tuple[int, ...]]]:
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(answers=ANSWERS, max_rows=st.integers(1, 6))
-def test_greedy_turns_are_those_of_an_engine_that_reads_all_of_it(policy, answers, max_rows):
+def test_greedy_turns_equal_generation_from_the_full_prompt(policy, answers, max_rows):
     for told in turns(TransformersEngine(policy, seed=0, max_rows=max_rows), answers):
         assert len(told) == len(answers) + 1
-        assert all(sample.tokens.ids == read_anew(policy, prompt) for prompt, sample in told)
+        assert all(sample.tokens.ids == regenerate(policy, prompt) for prompt, sample in told)
 
 
 @pytest.mark.parametrize("architecture", ["llama", *CONFIGS])
-def test_log_probs_of_later_turns_are_the_models_whatever_its_cache(architecture):
+def test_later_turns_have_correct_logprobs_for_every_cache(architecture):
     config = CONFIGS.get(architecture, LlamaConfig(**SHAPE))
     policy = stopping(policy_of(config, architecture, 1))
     sampling = Sampling(max_new_tokens=CAP, seed=3)
@@ -86,7 +86,7 @@ def test_log_probs_of_later_turns_are_the_models_whatever_its_cache(architecture
         assert_close(torch.tensor(sample.tokens.logprobs), expected, atol=1e-4, rtol=0)
 
 
-def test_only_what_is_new_is_read(policy):
+def test_turns_read_only_new_text(policy):
     widths = []
     hook = policy.model.register_forward_pre_hook(
         lambda _, __, inputs: widths.append(inputs["input_ids"].shape[1]), with_kwargs=True
@@ -100,21 +100,21 @@ def test_only_what_is_new_is_read(policy):
 
 
 class Late(Decoding):
-    """Looks for rows that have ended at every eighth step, as on a GPU."""
+    """Checks for ended rows at every eighth step only, as on a GPU."""
 
     def __init__(self, *arguments, **options) -> None:
         super().__init__(*arguments, **options)
         self._on_cpu = False
 
 
-def test_what_was_read_behind_the_end_of_a_turn_is_not_gone_on_with(policy, monkeypatch):
+def test_tokens_decoded_past_the_end_of_a_turn_are_discarded(policy, monkeypatch):
     answers = [[1, 2], [3, 4, 5]]
     expected = ids_of(turns(TransformersEngine(policy, seed=0), answers))
     monkeypatch.setattr(backend, "Decoding", Late)
     assert ids_of(turns(TransformersEngine(policy, seed=0), answers)) == expected
 
 
-def test_the_engine_holds_nothing_once_every_trajectory_is_forgotten(policy):
+def test_engine_is_empty_after_all_trajectories_are_aborted(policy):
     engine = TransformersEngine(policy, seed=0)
     turns(engine, [[1]])
     assert engine.poll(0.0) == [] and engine.pause() == []
@@ -122,7 +122,7 @@ def test_the_engine_holds_nothing_once_every_trajectory_is_forgotten(policy):
     assert first == turns(engine, [[2]], Sampling(max_new_tokens=CAP, seed=8))
 
 
-def test_new_weights_are_written_with_from_the_next_token_on(policy):
+def test_next_turn_uses_the_new_weights(policy):
     changed = stopping(random_policy(seed=6))
     changed.version = 1
     engine = TransformersEngine(policy, seed=0)
@@ -132,10 +132,10 @@ def test_new_weights_are_written_with_from_the_next_token_on(policy):
     ids = (*PROMPTS[0], *sample.tokens.ids, 4, 5)
     engine.submit([SamplingRequest(0, ids, lasts=True)], GREEDY)
     ((_, again),) = engine.poll(1.0)
-    assert again.tokens.ids == read_anew(changed, ids) and set(again.tokens.versions) == {1}
+    assert again.tokens.ids == regenerate(changed, ids) and set(again.tokens.versions) == {1}
 
 
-def test_a_halt_gives_what_is_unfinished_and_a_key_is_taken_once(policy):
+def test_pause_returns_unfinished_keys_and_keys_are_unique(policy):
     engine = TransformersEngine(policy, seed=0)
     engine.submit([SamplingRequest(key, PROMPTS[1]) for key in (3, 4)], GREEDY)
     with pytest.raises(ValueError, match="these keys"):

@@ -19,17 +19,17 @@ def watched(silence: Watchdog, ticks: int) -> float:
     return silence.seconds
 
 
-def test_it_grows_from_a_message_that_is_owed_an_answer_until_something_is_said(started):
+def test_watchdog_counts_silence_after_an_unanswered_message(started):
     assert watched(started, 9) == 0
     started.send()
     assert watched(started, 2) == 2
     started.receive({"alive": True})
-    assert watched(started, 3) == 2, "the tick in which a word falls is not silent"
+    assert watched(started, 3) == 2, "a tick with a message is not silent"
     assert not started.too_long and watched(started, 1) == 3
     assert started.too_long
 
 
-def test_nothing_is_owed_once_every_message_is_handled(started):
+def test_watchdog_resets_when_all_messages_are_handled(started):
     started.send()
     started.send()
     started.receive({"idle": 2})
@@ -38,7 +38,7 @@ def test_nothing_is_owed_once_every_message_is_handled(started):
     assert watched(started, 9) == 0
 
 
-def test_a_start_may_take_longer_than_patience_and_never_less():
+def test_start_timeout_is_at_least_the_message_timeout():
     slow = Watchdog(3.0)
     slow.send()
     assert watched(slow, int(child.START_SECONDS) - 1) > 3.0 and not slow.too_long

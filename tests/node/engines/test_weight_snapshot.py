@@ -25,7 +25,7 @@ BOTH = pytest.mark.parametrize("make", [random_policy, untied_policy], ids=["tie
 
 
 @BOTH
-def test_another_model_becomes_the_one_that_was_written(tmp_path, make):
+def test_load_into_restores_weights_and_version(tmp_path, make):
     policy, other = make(seed=1), make(seed=2)
     policy.version = 17
     assert load_into(other.model, written(policy, tmp_path).folder) == 17
@@ -34,7 +34,7 @@ def test_another_model_becomes_the_one_that_was_written(tmp_path, make):
 
 
 @BOTH
-def test_as_a_checkpoint_the_weights_have_the_names_that_save_pretrained_gives(tmp_path, make):
+def test_checkpoint_weights_have_the_names_of_save_pretrained(tmp_path, make):
     policy = make()
     policy.model.save_pretrained(tmp_path / "saved")
     with safe_open(tmp_path / "saved" / "model.safetensors", "pt") as saved:
@@ -43,7 +43,7 @@ def test_as_a_checkpoint_the_weights_have_the_names_that_save_pretrained_gives(t
         assert {name for name, _ in weights} == names
 
 
-def test_a_reader_of_the_earlier_weights_is_not_disturbed_by_newer_ones(tmp_path):
+def test_open_reader_keeps_old_weights_during_a_new_write(tmp_path):
     policy, other = random_policy(seed=1), random_policy(seed=2)
     other.version = 1
     snapshot = written(policy, tmp_path)
@@ -56,7 +56,7 @@ def test_a_reader_of_the_earlier_weights_is_not_disturbed_by_newer_ones(tmp_path
         assert version == 1
 
 
-def test_a_writer_killed_half_way_leaves_the_earlier_weights_to_be_read(tmp_path):
+def test_interrupted_write_leaves_earlier_weights_readable(tmp_path):
     policy, reader = random_policy(), random_policy(seed=1)
     snapshot = written(policy, tmp_path)
     whole = (snapshot.folder / WEIGHTS).read_bytes()
@@ -68,7 +68,7 @@ def test_a_writer_killed_half_way_leaves_the_earlier_weights_to_be_read(tmp_path
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.999])
-def test_damaged_weights_are_refused_by_name_and_nothing_is_loaded(tmp_path, share):
+def test_damaged_weights_raise_error_and_leave_model_unchanged(tmp_path, share):
     other = random_policy(seed=2)
     before = {name: t.clone() for name, t in other.model.state_dict().items()}
     folder = written(random_policy(seed=1), tmp_path).folder
@@ -83,20 +83,20 @@ def test_damaged_weights_are_refused_by_name_and_nothing_is_loaded(tmp_path, sha
     ("hidden", "wrong"),
     [(64, "lm_head.weight is missing"), (32, "model.embed_tokens.weight does not fit")],
 )
-def test_another_models_weights_are_refused_by_name(tmp_path, hidden, wrong):
+def test_load_into_rejects_another_models_weights(tmp_path, hidden, wrong):
     snapshot = written(random_policy(hidden=hidden), tmp_path)
     with pytest.raises(SnapshotError, match=wrong):
         load_into(untied_policy().model, snapshot.folder)
 
 
-def test_what_a_reader_makes_of_the_weights_is_not_called_damage(tmp_path):
+def test_reader_errors_are_not_reported_as_damage(tmp_path):
     snapshot = written(random_policy(), tmp_path)
     with pytest.raises(KeyError, match="no such layer"), opened(snapshot.folder):
         raise KeyError("no such layer")
     snapshot.remove()
 
 
-def test_weights_that_cannot_be_written_leave_the_earlier_ones_and_say_where(tmp_path):
+def test_failed_write_keeps_earlier_weights_and_names_the_file(tmp_path):
     policy = random_policy()
     snapshot = written(policy, tmp_path)
     policy.version = 1
@@ -106,7 +106,7 @@ def test_weights_that_cannot_be_written_leave_the_earlier_ones_and_say_where(tmp
     assert load_into(policy.model, tmp_path / "elsewhere") == 0
 
 
-def test_folders_of_owners_that_are_gone_are_removed_and_those_of_living_ones_stay(tmp_path):
+def test_snapshot_removes_only_old_folders_of_dead_owners(tmp_path):
     living = written(random_policy(), tmp_path)
     abandoned, young = (tmp_path / f"{snapshots.PREFIX}{name}" for name in ("abandoned", "young"))
     for folder in (abandoned, young):
@@ -118,7 +118,7 @@ def test_folders_of_owners_that_are_gone_are_removed_and_those_of_living_ones_st
     assert set(tmp_path.iterdir()) == {living.folder, another.folder, young}
 
 
-def test_without_shared_memory_the_temporary_folder_is_used(tmp_path, monkeypatch, caplog):
+def test_snapshot_uses_temp_folder_without_shared_memory(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(snapshots, "ROOM", 1 << 60)
     monkeypatch.setattr(snapshots.tempfile, "tempdir", str(tmp_path))
     snapshot = Snapshot(random_policy(), as_checkpoint=False)

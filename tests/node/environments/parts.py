@@ -1,4 +1,4 @@
-"""Environments for tests, and swarms and task sets that have them."""
+"""Environments for tests, and their manifest entries and task sets."""
 
 import asyncio
 import random
@@ -11,9 +11,9 @@ from protocol.manifest import EnvSpec, canonical_json
 
 
 class Echo:
-    """Says what it was told and how often, until it was told ``stop`` or ``turns`` times.
+    """Repeats each action with its number, until ``stop`` or for ``turns`` turns.
 
-    Its reward is the share of turns that were the letter it asked for.
+    The reward is the fraction of turns that equal the requested letter.
     """
 
     version: ClassVar[str] = "1"
@@ -32,7 +32,7 @@ class Echo:
         return f"{len(self._told)} {action[:4]}", over
 
     def reward(self) -> float:
-        return sum(told == self._letter for told in self._told) / self._turns
+        return sum(word == self._letter for word in self._told) / self._turns
 
 
 class Slow(Echo):
@@ -57,7 +57,7 @@ class Tripping(Echo):
 
 
 class Passing(Echo):
-    """Says what nobody can find again."""
+    """Returns observations that cannot be reproduced."""
 
     replayable: ClassVar[bool] = False
 
@@ -72,7 +72,7 @@ FOR_TESTS: dict[str, type[Environment]] = {
 
 
 def spec(name: str, *levels: dict[str, Any], version: str = "1") -> EnvSpec:
-    """How a manifest names an environment."""
+    """Return the manifest entry of an environment."""
     settings = tuple(canonical_json(level) for level in levels or ({},))
     return EnvSpec(name, "environment", version, settings, "{question}", "text")
 
@@ -89,7 +89,7 @@ levels = [{levels}]
 
 
 def written(folder: Path, name: str, code: str, levels: str = "{}"):
-    """The specs of an environment with this code, and what allows its file to be loaded."""
+    """Write an environment file; return its specs and the permission to load it."""
     (folder / f"{name}.py").write_text(code)
     task_set = folder / f"{name}.toml"
     task_set.write_text(TABLE.format(name=name, levels=levels))

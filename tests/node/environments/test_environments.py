@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy
 import pytest
 
-from experiments.recipe.local_judge import LocalJudge
+from experiments.recipe.local_verifier import LocalVerifier
 from node.environments.environment import MOST_ACTION, Episode, EpisodeError, run
 from node.environments.own_file import replayed
 from node.errors import TaskSetError
@@ -17,18 +17,24 @@ from node.tasks.sources.environments import Environments
 from node.tasks.task_set import Allowed, load_task_set, open_envs, overview
 from node.tasks.verifier.verifier import Verifier
 from node.tasks.verifier.worker_process import WorkerLimits
-from node.trajectories.player import judged
+from node.trajectories.player import verified
 from node.trajectories.trajectory import Trajectory
 from protocol.manifest import EnvSpec
 from protocol.rollout import Finish
 from swarm.groups import TaskRef
-from swarm.verification import NOT_REPLAYABLE, NOT_REPLAYED, Asked, JudgeRefused, TrajectoryTexts
+from swarm.verification import (
+    NOT_REPLAYABLE,
+    NOT_REPLAYED,
+    Submission,
+    TrajectoryTexts,
+    VerifierError,
+)
 from tests.node.environments import parts
 from tests.node.environments.parts import FOR_TESTS, spec
 from tests.node.packages import declare
 
 SPECS = tuple(spec(name) for name in FOR_TESTS)
-"""One level each, of three turns."""
+"""One level each, with three turns."""
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +51,7 @@ def installed(tmp_path_factory):
 @pytest.fixture(scope="module", params=["worker", "here"])
 def scorer(request, installed):
     if request.param == "here":
-        yield LocalJudge([each for each in SPECS if each.name != "slow"])
+        yield LocalVerifier([each for each in SPECS if each.name != "slow"])
         return
     with Verifier(SPECS, outside=False, limits=WorkerLimits(wall_seconds=20)) as verifier:
         yield verifier
@@ -61,53 +67,53 @@ def letter(scorer: Scorer, ref: TaskRef) -> str:
 
 
 def played(scorer: Scorer, ref: TaskRef, *actions: str, key: int = 1) -> TrajectoryTexts:
-    """The trajectory of these actions, the last of them being the end."""
+    """Play these actions, the last of which ends the episode; return the trajectory."""
     texts: list[str] = []
     for number in range(1, len(actions) + 1):
         (moved,) = scorer.play([Move(key, ref, actions[:number], final=False)])
         texts += [actions[number - 1], moved.observation]
         assert moved.over == (number == len(actions)) == (moved.reward is not None)
-    return TrajectoryTexts(tuple(texts[:-1]), cut=False)
+    return TrajectoryTexts(tuple(texts[:-1]), truncated=False)
 
 
 def reward(scorer: Scorer, ref: TaskRef, turns: TrajectoryTexts) -> float:
-    return scorer.judge(ref, [turns]).rewards[0]
+    return scorer.verify(ref, [turns]).rewards[0]
 
 
 @pytest.mark.parametrize("name", ["echo", "drawing"])
-def test_a_trajectory_is_worth_the_same_to_whoever_plays_it_once_more(scorer, name):
+def test_replayed_trajectory_earns_the_same_reward(scorer, name):
     ref = task(name)
     right = letter(scorer, ref)
     turns = played(scorer, ref, right, "z", right)
     assert len(turns.texts) == 5 and reward(scorer, ref, turns) == pytest.approx(2 / 3)
 
 
-def test_episodes_go_on_side_by_side_with_their_own_chance(scorer):
+def test_concurrent_episodes_keep_separate_random_states(scorer):
     refs = [task("drawing", seed) for seed in (1, 2)]
-    alone = [played(scorer, ref, "a", "b", "c", key=n) for n, ref in enumerate(refs)]
-    told = [[], []]
+    serial = [played(scorer, ref, "a", "b", "c", key=n) for n, ref in enumerate(refs)]
+    joint = [[], []]
     for number in (1, 2, 3):
         moves = [Move(n, ref, ("a", "b", "c")[:number], False) for n, ref in enumerate(refs)]
         for n, moved in enumerate(scorer.play(moves)):
-            told[n] += ["abc"[number - 1], moved.observation]
-    assert [tuple(each[:-1]) for each in told] == [each.texts for each in alone]
+            joint[n] += ["abc"[number - 1], moved.observation]
+    assert [tuple(each[:-1]) for each in joint] == [each.texts for each in serial]
 
 
-def test_an_episode_that_is_not_here_any_more_is_played_again(scorer):
+def test_scorer_replays_an_episode_it_no_longer_holds(scorer):
     ref = task("drawing")
     turns = played(scorer, ref, "a", "b", "c")
     (moved,) = scorer.play([Move(77, ref, ("a", "b"), final=False)])
     assert moved.observation == turns.texts[3]
 
 
-def test_what_is_ended_before_its_environment_has_its_reward_and_says_that_it_was_cut(scorer):
+def test_early_end_earns_the_reward_so_far_if_marked_truncated(scorer):
     ref = task("echo")
     (moved,) = scorer.play([Move(3, ref, (letter(scorer, ref),), final=True)])
     assert moved == Answered("", False, pytest.approx(1 / 3))
     texts = (letter(scorer, ref),)
-    assert reward(scorer, ref, TrajectoryTexts(texts, cut=True)) == pytest.approx(1 / 3)
-    with pytest.raises(JudgeRefused, match=f"{NOT_REPLAYED}: it does not end with turn 1"):
-        reward(scorer, ref, TrajectoryTexts(texts, cut=False))
+    assert reward(scorer, ref, TrajectoryTexts(texts, truncated=True)) == pytest.approx(1 / 3)
+    with pytest.raises(VerifierError, match=f"{NOT_REPLAYED}: it does not end with turn 1"):
+        reward(scorer, ref, TrajectoryTexts(texts, truncated=False))
 
 
 @pytest.mark.parametrize(
@@ -121,16 +127,16 @@ def test_what_is_ended_before_its_environment_has_its_reward_and_says_that_it_wa
     ],
     ids=["an observation", "first turn dropped", "last turn dropped", "a turn added", "order"],
 )
-def test_mallorys_trajectory_is_not_replayed(scorer, forged, why):
+def test_scorer_refuses_forged_trajectory(scorer, forged, why):
     ref = task("echo")
     turns = played(scorer, ref, "a", "b", "c")
     assert reward(scorer, ref, turns) >= 0
-    with pytest.raises(JudgeRefused, match=why) as refused:
+    with pytest.raises(VerifierError, match=why) as refused:
         reward(scorer, ref, forged(turns))
     assert refused.value.reason == NOT_REPLAYED
 
 
-def test_a_turn_of_any_kind_is_taken_and_one_that_trips_ends_without_reward(scorer):
+def test_scorer_accepts_any_turn_and_errors_end_with_zero_reward(scorer):
     ref = task("tripping")
     (moved,) = scorer.play([Move(4, ref, (letter(scorer, ref), "x"), final=False)])
     assert moved == Answered("", True, 0.0)
@@ -140,35 +146,36 @@ def test_a_turn_of_any_kind_is_taken_and_one_that_trips_ends_without_reward(scor
         assert moved.reward == 0.0
 
 
-def test_a_family_that_is_answered_in_one_turn_is_not_played(installed):
+def test_verifier_refuses_turns_for_single_turn_family(installed):
     sums = EnvSpec("gcd", "reasoning-gym", "0.1.25", ("{}",), "{question}", "text")
     with Verifier([sums], outside=False) as verifier:
         assert verifier.environments == frozenset()
         (moved,) = verifier.play([Move(1, TaskRef("gcd", 0, 1), ("1",), True)])
-        assert isinstance(moved, JudgeRefused) and "one turn" in str(moved)
-        with pytest.raises(JudgeRefused, match="one turn"):
-            verifier.judge(TaskRef("gcd", 0, 1), [TrajectoryTexts(("1", "?", "2"), cut=False)])
+        assert isinstance(moved, VerifierError) and "one turn" in str(moved)
+        with pytest.raises(VerifierError, match="one turn"):
+            turns = TrajectoryTexts(("1", "?", "2"), truncated=False)
+            verifier.verify(TaskRef("gcd", 0, 1), [turns])
 
 
-def test_what_never_answers_twice_alike_is_played_and_has_no_verdict(scorer):
+def test_scorer_plays_unreplayable_environment_but_refuses_it(scorer):
     ref = task("passing")
     turns = played(scorer, ref, "a", "b", "c")
     assert scorer.unrepeatable == {"passing"}
-    with pytest.raises(JudgeRefused) as refused:
+    with pytest.raises(VerifierError) as refused:
         reward(scorer, ref, turns)
     assert refused.value.reason == NOT_REPLAYABLE
     (moved,) = scorer.play([Move(99, ref, ("a", "b"), final=False)])
-    assert isinstance(moved, JudgeRefused), "its episode is not here, and cannot be played again"
+    assert isinstance(moved, VerifierError), "the episode is not held and cannot be replayed"
     own = Trajectory((), Finish.STOP, reward=0.25)
-    (verdict,) = judged(scorer, [(ref, [own, own])])
-    assert verdict.rewards == (0.25, 0.25)
+    (scores,) = verified(scorer, [(ref, [own, own])])
+    assert scores.rewards == (0.25, 0.25)
 
 
-def test_a_scorer_names_the_environments_in_which_luck_may_decide(scorer):
+def test_scorer_lists_environments_with_hidden_randomness(scorer):
     assert scorer.hidden == {"drawing"}
 
 
-def test_luck_may_decide_where_an_environment_does_not_deny_it():
+def test_environment_counts_as_hidden_by_default():
     class Silent:
         version = "1"
         replayable = True
@@ -176,18 +183,18 @@ def test_luck_may_decide_where_an_environment_does_not_deny_it():
     assert Environments(Silent, [{}], "text").hidden
 
 
-def test_environments_that_wait_do_so_together(installed):
+def test_async_environments_wait_in_parallel(installed):
     with Verifier([spec("slow")], outside=False) as verifier:
         refs = [task("slow", seed) for seed in range(64)]
         moved = verifier.play([Move(n, ref, ("a",), False) for n, ref in enumerate(refs)])
         assert [each.observation for each in moved] == ["1 a"] * 64
         turns = played(verifier, refs[0], "a", "b", "c")
-        (verdict,) = verifier.judge_some([Asked(refs[0], [turns])])
-        assert not isinstance(verdict, JudgeRefused)
+        (scores,) = verifier.verify_some([Submission(refs[0], [turns])])
+        assert not isinstance(scores, VerifierError)
 
 
 class Waits:
-    """Lets others go on between any two draws, by itself and in what it begins."""
+    """Yields to other episodes between draws, also in the tasks that it starts."""
 
     version: ClassVar[str] = "1"
     replayable: ClassVar[bool] = True
@@ -212,29 +219,29 @@ async def drawn() -> str:
 
 
 async def episode(seed: int) -> list[str | float]:
-    here = Episode(Waits, seed, {})
-    return [await here.begin(), *[await here.step("") for _ in "ab"], await here.reward()]
+    current = Episode(Waits, seed, {})
+    return [await current.begin(), *[await current.step("") for _ in "ab"], await current.reward()]
 
 
-def test_episodes_that_wait_side_by_side_draw_what_they_draw_alone():
+def test_concurrent_episodes_draw_the_same_random_numbers():
     async def together(seeds):
         return await asyncio.gather(*map(episode, seeds))
 
     seeds = range(5)
-    alone = [run(episode(seed), waits=True) for seed in seeds]
-    assert run(together(seeds), waits=True) == alone
-    assert len({str(each) for each in alone}) == len(seeds)
+    serial = [run(episode(seed), waits=True) for seed in seeds]
+    assert run(together(seeds), waits=True) == serial
+    assert len({str(each) for each in serial}) == len(seeds)
 
 
-def test_an_episode_that_is_given_up_while_it_waits_leaves_the_others_their_chance():
+def test_canceled_episode_does_not_change_other_random_states():
     async def one_given_up():
         other = asyncio.create_task(episode(1))
         await asyncio.sleep(0)
         other.cancel()
-        found = await episode(2)
+        result = await episode(2)
         with pytest.raises(asyncio.CancelledError):
             await other
-        return found
+        return result
 
     assert run(one_given_up(), waits=True) == run(episode(2), waits=True)
 
@@ -262,23 +269,23 @@ def written(folder: Path, levels: str = "{}", code: str = WRITTEN) -> tuple[EnvS
     return spec, allowed
 
 
-def test_the_example_is_played_in_the_worker():
+def test_worker_plays_the_example():
     task = TaskRef("treasure", 0, 1)
     specs = load_task_set(str(EXAMPLE / "treasure.toml"))
     with Verifier(specs, Allowed({"treasure": EXAMPLE / "treasure.py"}), outside=True) as verifier:
         assert verifier.start() == ("treasure",)
         (prompt,) = verifier.prompts([task])
         assert prompt.startswith("At house ")
-        verdict = verifier.judge(task, [TrajectoryTexts(("w",), cut=True)])
-        assert verdict.rewards[0] in (0.0, 1.0)
+        scores = verifier.verify(task, [TrajectoryTexts(("w",), truncated=True)])
+        assert scores.rewards[0] in (0.0, 1.0)
 
 
 @pytest.mark.parametrize(("length", "read"), [(MOST_ACTION, 2), (MOST_ACTION + 1, 1)])
-def test_a_turn_that_is_too_long_ends_an_episode_unread_with_the_reward_so_far(length, read):
+def test_overlong_turn_ends_the_episode_with_the_reward_so_far(length, read):
     seen = []
     episode = Episode(parts.Echo, 3, {"turns": 4}, lambda turn: seen.append(turn) or turn)
     turns = ("d", "1 d", "e" * length)
-    assert run(replayed(episode, turns, cut=True), waits=False) == 0.25
+    assert run(replayed(episode, turns, truncated=True), waits=False) == 0.25
     assert len(seen) == read and episode.over == (read == 1)
 
 
@@ -286,26 +293,26 @@ def test_a_turn_that_is_too_long_ends_an_episode_unread_with_the_reward_so_far(l
     ("given", "reward"),
     [(True, 1.0), (1, 1.0), (numpy.float32(0.5), 0.5), (numpy.bool_(False), 0.0)],
 )
-def test_a_reward_may_be_any_kind_of_number(monkeypatch, given, reward):
+def test_reward_accepts_any_number_type(monkeypatch, given, reward):
     monkeypatch.setattr(parts.Echo, "reward", lambda self: given)
-    assert run(replayed(Episode(parts.Echo, 3, {}), ("d",), cut=True), waits=False) == reward
+    assert run(replayed(Episode(parts.Echo, 3, {}), ("d",), truncated=True), waits=False) == reward
 
 
 @pytest.mark.parametrize("given", [float("nan"), 1.5, -1, None, "much", float("inf")])
-def test_another_reward_is_refused(monkeypatch, given):
+def test_invalid_reward_is_error(monkeypatch, given):
     monkeypatch.setattr(parts.Echo, "reward", lambda self: given)
     with pytest.raises(EpisodeError, match=r"reward (gave .*: return a number from 0 to 1|fails)"):
-        run(replayed(Episode(parts.Echo, 3, {}), ("d",), cut=True), waits=False)
+        run(replayed(Episode(parts.Echo, 3, {}), ("d",), truncated=True), waits=False)
 
 
-def test_who_lacks_the_file_is_told_and_serves_the_rest(tmp_path):
+def test_open_envs_reports_environment_without_file(tmp_path):
     spec, _ = written(tmp_path)
     sources, closed = open_envs([spec], Allowed())
     assert not sources and "set tasks.files.treasure to its file" in closed["treasure"]
     assert any("to its file" in line for line in overview([spec], Allowed()))
 
 
-def test_a_file_that_was_changed_is_another_one(tmp_path):
+def test_open_envs_rejects_a_changed_file(tmp_path):
     spec, allowed = written(tmp_path)
     (tmp_path / "treasure.py").write_text(WRITTEN + "\n")
     with pytest.raises(TaskSetError, match=r"is of version .*: get the same file"):
@@ -322,7 +329,7 @@ def test_a_file_that_was_changed_is_another_one(tmp_path):
         ("{ turns = 3 }", "rooms is missing"),
     ],
 )
-def test_settings_that_reset_does_not_take_or_lacks_are_refused(tmp_path, levels, why):
+def test_open_envs_rejects_settings_that_reset_lacks(tmp_path, levels, why):
     code = WRITTEN.replace("rooms: int = 5", "rooms: int") if "missing" in why else WRITTEN
     with pytest.raises(TaskSetError, match=why):
         spec, allowed = written(tmp_path, levels, code)
@@ -355,14 +362,14 @@ def test_settings_that_reset_does_not_take_or_lacks_are_refused(tmp_path, levels
         *("no seed", "no argument that is a seed", "not said to be replayable", "two classes"),
     ],
 )
-def test_a_file_that_is_no_environment_is_refused_by_name(tmp_path, code, why):
+def test_open_envs_rejects_file_without_environment(tmp_path, code, why):
     spec, allowed = written(tmp_path, code=code)
     with pytest.raises(TaskSetError, match=why):
         open_envs([spec], allowed)
 
 
 @pytest.mark.parametrize("name", ["rope-bridge", "rope_bridge", "rope.bridge", "RopeBridge"])
-def test_one_of_several_classes_is_named_like_the_env_whatever_stands_between_words(tmp_path, name):
+def test_class_name_matches_env_name_despite_separators_and_case(tmp_path, name):
     code = WRITTEN.replace("Treasure", "Base") + "\n\nclass RopeBridge(Base):\n    pass\n"
     (spec,), allowed = parts.written(tmp_path, name, code, "{}")
     assert open_envs([spec], allowed)[0].keys() == {name}
@@ -381,7 +388,7 @@ def test_one_of_several_classes_is_named_like_the_env_whatever_stands_between_wo
         ("bandit", '{"pulls":0}'),
     ],
 )
-def test_settings_of_a_hostile_creator_are_refused_when_a_task_is_built(name, settings):
+def test_build_rejects_extreme_settings_from_hostile_creator(name, settings):
     spec = EnvSpec(name, "environment", "1", (settings,), "{question}", "text")
     source = open_envs([spec], Allowed())[0][name]
     with pytest.raises(ValueError, match=r"cannot draw: ValueError.*use "):

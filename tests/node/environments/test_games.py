@@ -18,9 +18,9 @@ from tests.node.programs import python
 SOURCES = open_envs(load_task_set("games"), Allowed())[0]
 LEVELS = [(name, level) for name, source in SOURCES.items() for level in range(source.levels)]
 SEEDS = st.integers(0, (1 << 63) - 1)
-IN_WORDS = open_envs(load_task_set("starter-games"), Allowed())[0]
+PROMPTS = open_envs(load_task_set("starter-games"), Allowed())[0]
 MARGIN = 0.25
-"""By which a good player beats one that does not look, at the least."""
+"""Minimum reward difference between a good player and a random one."""
 MOST_TURNS = 16
 REWARDS = {
     "bandit": {n / 6 for n in range(7)},
@@ -29,11 +29,11 @@ REWARDS = {
     "maze": {0.0, 0.125, 0.25, 0.375, 1.0},
     "tictactoe": {0.0, 0.5, 1.0},
 }
-"""Of the task set's levels together, but for what luck alone could earn."""
+"""Rewards over all levels of the task set, except those that only luck earns."""
 
 
 def played(task: Task, kind: str, seed: int) -> tuple[list[str], float]:
-    """What was seen and done in an episode that a player has played, and its reward."""
+    """Return the observations and actions of a player's episode, and its reward."""
     rng = random.Random(seed)
     act = getattr(PLAYERS[task.ref.env], kind)
     episode = SOURCES[task.ref.env].environment.episode(task.entry)
@@ -50,14 +50,14 @@ def test_every_game_is_in_the_task_set_and_has_a_player():
 
 @pytest.mark.parametrize(("name", "level"), LEVELS)
 @given(seed=SEEDS, moves=st.integers(0, 1 << 32), kind=st.sampled_from(["good", "any"]))
-def test_whoever_plays_it_once_more_finds_the_same(name, level, seed, moves, kind):
+def test_replayed_game_gives_the_same_reward(name, level, seed, moves, kind):
     task = SOURCES[name].build(level, seed)
     assert SOURCES[name].build(level, seed) == task
     seen, reward = played(task, kind, moves)
     assert seen[0] == task.entry["question"]
     again = SOURCES[name].environment.episode(task.entry)
     random.seed(moves)
-    assert finished(replayed(again, seen[1:-1], cut=False)) == reward
+    assert finished(replayed(again, seen[1:-1], truncated=False)) == reward
     assert len(seen[1::2]) <= MOST_TURNS
 
 
@@ -69,14 +69,14 @@ for name, level in LEVELS:
 """
 
 
-def test_a_fresh_process_with_another_order_of_sets_finds_the_same():
+def test_new_process_with_another_hash_seed_plays_the_same():
     runs = (python(FRESH, env={"PYTHONHASHSEED": order}, check=True) for order in "12")
     one, other = (run.stdout for run in runs)
     assert one == other and one.count("\n") == 20 * len(LEVELS)
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_every_reward_that_it_promises_is_earned(name):
+def test_players_earn_every_listed_reward(name):
     source = SOURCES[name]
     earned = {
         played(source.build(level, seed), kind, seed)[1]
@@ -88,7 +88,7 @@ def test_every_reward_that_it_promises_is_earned(name):
 
 
 @pytest.mark.parametrize(("name", "level"), LEVELS)
-def test_who_looks_beats_who_does_not_by_a_margin(name, level):
+def test_good_player_beats_random_by_a_margin(name, level):
     source = SOURCES[name]
     tasks = [source.build(level, seed, Split.HELDOUT) for seed in range(100)]
     good, any_ = (fmean(played(task, kind, 1)[1] for task in tasks) for kind in ("good", "any"))
@@ -103,7 +103,7 @@ HOSTILE = (
 
 @pytest.mark.parametrize(("name", "level"), LEVELS)
 @given(actions=st.lists(st.one_of(st.sampled_from(HOSTILE), st.text(max_size=40)), max_size=20))
-def test_no_action_does_more_than_earn_an_answer_or_end_the_episode(name, level, actions):
+def test_any_action_only_returns_text_or_ends_the_episode(name, level, actions):
     source = SOURCES[name]
     episode = source.environment.episode(source.build(level, 5).entry)
     finished(episode.begin())
@@ -115,16 +115,16 @@ def test_no_action_does_more_than_earn_an_answer_or_end_the_episode(name, level,
 
 
 @pytest.mark.parametrize(("name", "level"), LEVELS)
-def test_first_observations_differ_enough_to_keep_some_for_evaluation(name, level):
+def test_first_observations_suffice_for_a_heldout_split(name, level):
     source = SOURCES[name]
-    held = {source.build(level, seed, Split.HELDOUT).prompt for seed in range(200)}
+    heldout = {source.build(level, seed, Split.HELDOUT).prompt for seed in range(200)}
     trained = {source.build(level, seed).prompt for seed in range(200)}
-    assert len(held) >= 20 and held.isdisjoint(trained)
+    assert len(heldout) >= 20 and heldout.isdisjoint(trained)
 
 
-def test_prompts_for_language_models_state_the_rules_and_one_form_of_a_turn():
-    assert IN_WORDS.keys() == SOURCES.keys()
-    for source in IN_WORDS.values():
+def test_prompts_state_the_rules_and_one_turn_format():
+    assert PROMPTS.keys() == SOURCES.keys()
+    for source in PROMPTS.values():
         for level in range(source.levels):
             for split in Split:
                 task = source.build(level, 7, split)
@@ -135,18 +135,18 @@ def test_prompts_for_language_models_state_the_rules_and_one_form_of_a_turn():
 @pytest.mark.parametrize(
     "turn", ["<think>South is closed, so n.</think>\nn", "s is closed\n</think> n", "n"]
 )
-def test_thinking_in_a_turn_does_not_reach_the_environment(turn):
+def test_environment_receives_turns_without_thinking(turn):
     assert after(turn, "text") == after("n", "text") != after("<think>n</think>", "text")
-    assert after(" n", "text") == after("<think>n</think>", "text"), "a turn is else as it stands"
+    assert after(" n", "text") == after("<think>n</think>", "text"), "white space is not stripped"
 
 
 @pytest.mark.parametrize("turn", ["n.", "**n**", "North, so\n<answer>n</answer>", "Answer: n"])
-def test_a_turn_is_read_like_an_answer_where_the_task_set_says_so(turn):
+def test_answer_tag_setting_extracts_the_turns_answer(turn):
     assert after(turn, "answer_tag") == after("n", "text") != after(turn, "text")
 
 
 def after(turn: str, extract: str) -> str:
-    """The observation after one turn in a maze."""
+    """Return the observation after one turn in a maze."""
     source = Environments(Maze, [{"far": 2, "moves": 4}], extract)
     episode = source.episode({"level": 0, "number": 5})
     assert "n" in finished(episode.begin()).split("open ")[1]

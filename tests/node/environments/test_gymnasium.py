@@ -22,8 +22,8 @@ Task = LIBRARIES["gymnasium"].load()
 spec = partial(parts.spec, "gymnasium", version=Task.version)
 LAKE = {"id": "FrozenLake-v1", "actions": ["left", "down", "right", "up"]}
 FIXED = {**LAKE, "options": {"is_slippery": False}}
-WAY = ("down", "down", "right", "right", "down", "right")
-"""Over the lake, where it does not slip."""
+PATH = ("down", "down", "right", "right", "down", "right")
+"""Path across the lake if it is not slippery."""
 TOY = (
     {"id": "Blackjack-v1", "low": -1.0, "actions": ["stick", "hit"]},
     {"id": "CliffWalking-v1", "low": -100.0, "high": -12.0, "options": {"max_episode_steps": 40}},
@@ -34,13 +34,13 @@ TOY = (
 )
 
 
-def begun(seed: int, **settings: Any) -> tuple[Episode, str]:
+def started(seed: int, **settings: Any) -> tuple[Episode, str]:
     episode = Episode(Task, seed, settings)
     return episode, finished(episode.begin())
 
 
 class Parrot(gymnasium.Env):
-    """Shows and takes letters; every repetition of what was shown counts."""
+    """Shows letters, and rewards every action that repeats them."""
 
     observation_space = spaces.Text(3, min_length=3, charset="abc")
     action_space = spaces.Text(3, min_length=1, charset="abc")
@@ -77,24 +77,24 @@ def registered():
         del gymnasium.registry[f"test/{each.__name__}-v0"]
 
 
-def test_an_environment_is_played_and_judged_in_the_worker():
+def test_worker_plays_and_scores_an_environment():
     task = TaskRef("gymnasium", 0, 7)
     with Verifier([spec(FIXED)], outside=True) as verifier:
         assert verifier.start() == ("gymnasium",)
         (prompt,) = verifier.prompts([task])
         assert prompt.startswith("FrozenLake-v1, episode ")
         assert prompt.endswith("\nAnswer with left, down, right, up\n0")
-        moves = [Move(1, task, WAY[:n], final=False) for n in range(1, len(WAY) + 1)]
+        moves = [Move(1, task, PATH[:n], final=False) for n in range(1, len(PATH) + 1)]
         *others, last = [verifier.play([move])[0] for move in moves]
         assert last == Answered("", True, 1.0)
         shown = [each.observation for each in others if isinstance(each, Answered)]
         assert shown == ["4", "8", "9", "10", "14"]
-        texts = [text for pair in zip(WAY, [*shown, ""], strict=True) for text in pair]
-        trajectory = TrajectoryTexts(tuple(texts[:-1]), cut=False)
-        assert verifier.judge(task, [trajectory]).rewards == (1.0,)
+        texts = [text for pair in zip(PATH, [*shown, ""], strict=True) for text in pair]
+        trajectory = TrajectoryTexts(tuple(texts[:-1]), truncated=False)
+        assert verifier.verify(task, [trajectory]).rewards == (1.0,)
 
 
-def test_the_toy_texts_come_out_alike_elsewhere():
+def test_toy_texts_pass_the_replay_check():
     assert try_replays([spec(*TOY)], Allowed()) == Trial(("gymnasium",), 24)
 
 
@@ -112,24 +112,24 @@ ASKS = "Answer with left, down, right, up"
         ("", ASKS),
     ],
 )
-def test_the_last_name_in_a_turn_is_its_action(turn, shown):
-    episode, _ = begun(3, **FIXED)
+def test_last_name_in_a_turn_selects_action(turn, shown):
+    episode, _ = started(3, **FIXED)
     assert finished(episode.step(turn)) == shown
 
 
-def test_actions_without_names_are_their_numbers_and_observations_are_shown_part_by_part():
-    episode, first = begun(3, id="test/Dial-v0")
+def test_unnamed_actions_are_numbers_and_observations_list_parts():
+    episode, first = started(3, id="test/Dial-v0")
     assert first.splitlines()[1] == "Answer with -1, 0, 1"
     assert len(first.splitlines()[2].split()) == 5
     assert finished(episode.step("it is -1")).startswith("0 ")
     assert finished(episode.step("12")) == "Answer with -1, 0, 1"
 
 
-def test_text_is_shown_and_taken_as_it_is():
-    episode, first = begun(3, id="test/Parrot-v0", high=2.0)
-    name, asked, shown = first.splitlines()
-    assert (name, asked) == ("test/Parrot-v0, episode 3", "Answer with 1 to 3 characters")
-    assert finished(episode.step("what?")) == asked and finished(episode.step(shown)) == shown
+def test_text_spaces_pass_text_unchanged():
+    episode, first = started(3, id="test/Parrot-v0", high=2.0)
+    name, request, shown = first.splitlines()
+    assert (name, request) == ("test/Parrot-v0, episode 3", "Answer with 1 to 3 characters")
+    assert finished(episode.step("what?")) == request and finished(episode.step(shown)) == shown
     finished(episode.step("a"))
     assert finished(episode.reward()) == 0.5
 
@@ -143,14 +143,14 @@ def test_text_is_shown_and_taken_as_it_is():
         ("CliffWalking-v1", -100.0, -12.0, ("hm", "", "0"), 0.0),
     ],
 )
-def test_the_sum_of_rewards_is_worth_what_lies_between_low_and_high(name, low, high, turns, worth):
-    episode, _ = begun(3, id=name, low=low, high=high)
+def test_reward_sum_scales_between_low_and_high(name, low, high, turns, worth):
+    episode, _ = started(3, id=name, low=low, high=high)
     for turn in turns:
         finished(episode.step(turn))
     assert episode.over == (name == "test/Dial-v0") and finished(episode.reward()) == worth
 
 
-OWN = '''
+CODE = '''
 import gymnasium
 from gymnasium import spaces
 
@@ -177,23 +177,23 @@ class Stairs(gymnasium.Env):
 '''
 
 
-def test_a_class_of_ones_own_is_an_environment_as_it_is(tmp_path):
+def test_user_class_works_without_an_adapter(tmp_path):
     levels = '{ actions = ["down", "up"] }, { options = { top = 5 } }'
-    specs, allowed = written(tmp_path, "stairs", OWN, levels)
+    specs, allowed = written(tmp_path, "stairs", CODE, levels)
     assert try_replays(specs, allowed) == Trial(("stairs",), 8)
     with Verifier(specs, allowed, outside=True) as verifier:
         (prompt,) = verifier.prompts([TaskRef("stairs", 0, 4)])
-        name, asked, at = prompt.splitlines()
-        assert name.startswith("Stairs, episode ") and asked == "Answer with down, up"
+        name, request, at = prompt.splitlines()
+        assert name.startswith("Stairs, episode ") and request == "Answer with down, up"
         turns = [text for n in range(int(at) + 1, 3) for text in ("up", str(n))]
-        trajectory = TrajectoryTexts((*turns, "up"), cut=False)
-        assert verifier.judge(TaskRef("stairs", 0, 4), [trajectory]).rewards == (1.0,)
+        trajectory = TrajectoryTexts((*turns, "up"), truncated=False)
+        assert verifier.verify(TaskRef("stairs", 0, 4), [trajectory]).rewards == (1.0,)
 
 
-def test_a_class_of_a_package_says_version_and_replayable():
-    made: Any = environment_of(type("Versioned", (Dial,), {"version": "2", "replayable": False}))
-    assert (made.version, made.replayable) == ("2", False)
-    assert "actions: name all 3" in made.refusal({"actions": ["one"]})
+def test_package_class_sets_version_and_replayable():
+    adapter: Any = environment_of(type("Versioned", (Dial,), {"version": "2", "replayable": False}))
+    assert (adapter.version, adapter.replayable) == ("2", False)
+    assert "actions: name all 3" in adapter.refusal({"actions": ["one"]})
 
 
 @pytest.mark.parametrize(
@@ -214,6 +214,6 @@ def test_a_class_of_a_package_says_version_and_replayable():
         ({**LAKE, "seed": 3}, "seed is not known"),
     ],
 )
-def test_what_cannot_be_played_by_text_is_refused_with_the_reason(level, why):
+def test_open_envs_rejects_unsupported_environment(level, why):
     with pytest.raises(TaskSetError, match=f"env 'gymnasium' level 0: .*{why}"):
         open_envs([spec(level)], Allowed())

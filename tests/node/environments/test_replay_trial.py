@@ -34,7 +34,7 @@ class Door:
     def reward(self) -> float:
         return {reward}
 '''
-LIES = {
+NOISE = {
     "the clock": "{time.time_ns()}",
     "its address": "{id(self)}",
     "the order of a set": "{' '.join(WAYS)}",
@@ -58,31 +58,31 @@ TOLD = (
 @pytest.mark.parametrize(
     ("says", "told"),
     [
-        *(({"later": lie}, TOLD) for lie in LIES.values()),
-        *(({"first": LIES[lie]}, "begins with ") for lie in ("the clock", "the order of a set")),
+        *(({"later": lie}, TOLD) for lie in NOISE.values()),
+        *(({"first": NOISE[lie]}, "begins with ") for lie in ("the clock", "the order of a set")),
         ({"reward": "0.1 + time.time_ns() % 99991 / 199982"}, r"its reward is 0\.\d+, not 0\.\d+"),
         ({"reward": "2.0"}, "turn 16: reward gave 2.0: return a number from 0 to 1"),
     ],
-    ids=[*LIES, "first, the clock", "first, the order of a set", "a reward", "a reward too high"],
+    ids=[*NOISE, "first, the clock", "first, the order of a set", "a reward", "a reward too high"],
 )
-def test_what_follows_from_more_than_the_seed_or_breaks_its_word_is_told(tmp_path, says, told):
+def test_replay_check_reports_hidden_randomness_and_bad_rewards(tmp_path, says, told):
     with pytest.raises(TaskSetError, match=told):
         try_replays(*door(tmp_path, **says))
 
 
 @pytest.mark.parametrize("shared", ["{random.random()}", "{sorted(WAYS)}", "{len(action)}"])
-def test_what_follows_from_the_seed_and_the_turns_alone_is_replayed(tmp_path, shared):
+def test_replay_check_accepts_deterministic_environment(tmp_path, shared):
     assert try_replays(*door(tmp_path, later=shared)) == Trial(("door",), EPISODES)
 
 
-def test_what_says_that_it_is_not_replayable_is_left_alone_and_what_is_not_here_named(tmp_path):
-    specs, allowed = door(tmp_path, later=LIES["the clock"], replayable=False)
+def test_replay_check_skips_unreplayable_and_names_absent_ones(tmp_path):
+    specs, allowed = door(tmp_path, later=NOISE["the clock"], replayable=False)
     assert try_replays(specs, allowed) == Trial(unshared=("door",))
     specs, _ = door(tmp_path)
     assert try_replays(specs, Allowed()) == Trial(absent={"door": NO_FILE.format(name="door")})
 
 
-def test_the_shipped_games_come_out_alike_and_tasks_of_one_turn_are_not_played():
+def test_replay_check_covers_shipped_games_but_not_single_turns():
     specs = load_task_set("games")
     trial = try_replays(specs, Allowed())
     assert trial.replayed == tuple(spec.name for spec in specs)
@@ -93,7 +93,7 @@ def test_the_shipped_games_come_out_alike_and_tasks_of_one_turn_are_not_played()
 CREATE = ("create", "--config", "node", "--name", "doors", "--task-set", "door.toml")
 
 
-def test_create_tries_the_files_beside_the_task_set(terminal, node):
+def test_create_replays_files_next_to_task_set(terminal, node):
     door(Path())
     assert terminal.json(*CREATE)["environments"]["replayed"] == ["door"]
     assert open_manifest(node.manifest.read_bytes()).catalogue[0].name == "door"
@@ -101,15 +101,15 @@ def test_create_tries_the_files_beside_the_task_set(terminal, node):
     assert "replayed 4 episodes of door in other processes: all identical" in shown
 
 
-def test_create_refuses_one_that_lies_and_writes_nothing(terminal, node):
-    door(Path(), later=LIES["its address"])
+def test_create_refuses_a_falsely_replayable_file(terminal, node):
+    door(Path(), later=NOISE["its address"])
     assert "turn 1 is answered" in terminal.refuses(2, *CREATE)
     assert not node.manifest.exists()
-    door(Path(), later=LIES["its address"], replayable=False)
+    door(Path(), later=NOISE["its address"], replayable=False)
     assert "door is not replayable: nodes do not share its groups" in terminal.ok(*CREATE)
 
 
-def test_guesses_are_made_of_what_is_shown_and_call_tools():
+def test_guess_uses_displayed_options_and_calls_tools():
     rng = random.Random(1)
     shown = ["Use [up] or [col 4].\n- buy(count: int, what: str, gift: bool = false): Buy."]
     turns = {guess(shown, rng) for _ in range(200)}

@@ -96,7 +96,7 @@ def test_the_first_observation_lists_the_tools(episode):
     assert (reward, over) == (0.0, False)
 
 
-def test_a_static_method_is_no_tool(episode):
+def test_static_method_is_not_tool(episode):
     class Helpful(shop()):  # type: ignore[misc]
         @staticmethod
         def price(count: int) -> str:
@@ -107,12 +107,12 @@ def test_a_static_method_is_no_tool(episode):
 
 
 @pytest.mark.parametrize("declared", [{}, {"hidden": True}, {"hidden": False}])
-def test_a_tool_class_says_whether_luck_may_decide_its_reward(declared):
+def test_tool_class_declares_hidden_randomness(declared):
     environment = as_environment(type("Said", (shop(),), declared))
     assert environment.hidden is declared.get("hidden", True)
 
 
-def test_calls_are_answered_until_the_policy_answers(episode):
+def test_episode_runs_calls_until_the_answer(episode):
     tagged = '<tool_call>{"name": "buy", "arguments": {"count": 1}}</tool_call>'
     turns = ('price_of(what="apple")', tagged, "buy(1)\nbuy(2)", "Done.")
     told, reward, over = played(episode(), *turns)
@@ -140,19 +140,19 @@ def test_calls_are_answered_until_the_policy_answers(episode):
         ("buy(,)", "error: an argument that is not JSON"),
     ],
 )
-def test_a_wrong_call_is_answered_and_ends_nothing(episode, action, told):
+def test_wrong_call_returns_error_and_continues(episode, action, told):
     (_, observation), _, over = played(episode(), action)
     assert (observation, over) == (told, False)
 
 
-def test_what_was_played_is_found_again(episode):
+def test_replay_returns_same_reward(episode):
     actions = ["buy(1)", "buy(7)", "no more"]
     told, reward, _ = played(episode(), *actions)
     turns = [each for pair in zip(actions, told[1:], strict=True) for each in pair][:-1]
-    assert run(replayed(episode(), turns, cut=False), waits=True) == reward
+    assert run(replayed(episode(), turns, truncated=False), waits=True) == reward
 
 
-def test_settings_are_held_to_the_types_of_reset():
+def test_settings_must_match_reset_types():
     environment = as_environment(shop())
     assert unfit(environment, {"money": 3, "anything": "else"}) is None
     assert unfit(environment, {"money": "3"}) == "money = '3': reset takes int"
@@ -187,14 +187,14 @@ class NoSeed(NoTools):
         (Undocumented, "Undocumented.tool has no docstring"),
     ],
 )
-def test_a_class_that_cannot_be_one_says_why(found, why):
+def test_error_explains_invalid_class(found, why):
     assert is_tool_class(found)
     with pytest.raises(TypeError, match=why):
         as_environment(found)
 
 
 @pytest.mark.parametrize("prefix", ASYNC)
-def test_a_class_of_tools_in_a_file_is_played_and_judged_in_the_worker(tmp_path, prefix):
+def test_worker_plays_and_scores_a_tool_class_from_a_file(tmp_path, prefix):
     specs, allowed = written(tmp_path, "shop", SHOP.replace("ASYNC ", prefix), LEVELS)
     task = TaskRef("shop", 0, 7)
     with Verifier(specs, allowed, outside=True) as verifier:
@@ -205,11 +205,11 @@ def test_a_class_of_tools_in_a_file_is_played_and_judged_in_the_worker(tmp_path,
         assert isinstance(answered, Answered)
         (end,) = verifier.play([Move(1, task, ("buy(1)", "Thanks."), False)])
         assert end == Answered("", True, 1 / 3)
-        turns = TrajectoryTexts(("buy(1)", answered.observation, "Thanks."), cut=False)
-        assert verifier.judge(task, [turns]).rewards == (1 / 3,)
+        turns = TrajectoryTexts(("buy(1)", answered.observation, "Thanks."), truncated=False)
+        assert verifier.verify(task, [turns]).rewards == (1 / 3,)
 
 
-def test_a_file_whose_tools_cannot_be_called_is_refused_with_the_reason(tmp_path):
+def test_open_envs_rejects_tool_without_a_docstring(tmp_path):
     code = SHOP.replace('"""Buy some apples."""', "").replace("ASYNC ", "")
     with pytest.raises(TaskSetError, match=r"shop\.py.*Shop\.buy has no docstring"):
         open_envs(*written(tmp_path, "shop", code, LEVELS))
@@ -238,11 +238,11 @@ VALUES = st.recursive(
         '[{"name": "add", "arguments": "{\\"a\\": 1, \\"b\\": \\"x)y\\"}"}]',
     ],
 )
-def test_each_form_is_the_same_call(text):
+def test_all_forms_parse_alike(text):
     assert tool_calls(text) == [ADD]
 
 
-def test_several_calls_of_a_turn_keep_their_order():
+def test_calls_in_one_turn_keep_their_order():
     add, sub = ToolCall("add", positional=(1, [2])), ToolCall("sub")
     assert tool_calls("add(1, [2])\nsub()") == [add, sub]
     tagged = '<tool_call>{"name": "b"}</tool_call> then <tool_call>{"name": "a"}</tool_call>'
@@ -253,7 +253,7 @@ def test_several_calls_of_a_turn_keep_their_order():
     "text",
     ["", "42", "f(x) is 3", '{"answer": 3}', "[1, 2]", "<think>add(1)</think>7", "add(1", "{"],
 )
-def test_what_is_no_call_is_an_answer(text):
+def test_other_text_has_no_calls(text):
     assert tool_calls(text) == []
 
 
@@ -278,13 +278,13 @@ def test_what_is_no_call_is_an_answer(text):
         ("add()\n" * 17, "17 calls in a turn: at most 16"),
     ],
 )
-def test_what_cannot_be_read_says_why(text, why):
+def test_error_explains_bad_call(text, why):
     with pytest.raises(MalformedCall, match=why):
         tool_calls(text)
 
 
 @given(st.text())
-def test_any_text_is_calls_an_answer_or_malformed(text):
+def test_any_text_parses_or_is_malformed_call(text):
     for hostile in (text, f"f({text})", f"<tool_call>{text}", f"[TOOL_CALLS]{text}"):
         try:
             assert all(isinstance(call, ToolCall) for call in tool_calls(hostile))
@@ -293,7 +293,7 @@ def test_any_text_is_calls_an_answer_or_malformed(text):
 
 
 @given(NAMES, st.dictionaries(NAMES, VALUES, max_size=3))
-def test_every_form_gives_back_what_was_written(name, arguments):
+def test_every_form_round_trips_a_call(name, arguments):
     named = ", ".join(f"{key}={json.dumps(value)}" for key, value in arguments.items())
     told = json.dumps({"name": name, "arguments": arguments})
     for text in (f"{name}({named})", told, f"[{told}]", f"<tool_call>{told}</tool_call>"):

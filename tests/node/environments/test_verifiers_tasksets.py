@@ -9,7 +9,7 @@ from node.errors import TaskSetError
 from node.tasks.verifier.replay_trial import Trial, try_replays
 from node.tasks.verifier.verifier import Verifier
 from swarm.groups import TaskRef
-from swarm.verification import NOT_REPLAYABLE, JudgeRefused, TrajectoryTexts
+from swarm.verification import NOT_REPLAYABLE, TrajectoryTexts, VerifierError
 from tests.node.environments import parts
 
 vf = pytest.importorskip("verifiers.v1")
@@ -53,32 +53,32 @@ def written(folder: Path, short: str = SHORT, replayable: bool = True):
     return parts.written(folder, "addition", code, "{ num_tasks = 50 }, {}")
 
 
-def test_a_taskset_in_a_file_is_answered_and_judged_in_the_worker(tmp_path):
+def test_worker_prompts_and_scores_a_taskset_from_a_file(tmp_path):
     task = TaskRef("addition", 0, 3)
     with Verifier(*written(tmp_path), outside=True) as verifier:
         assert verifier.start() == ("addition",)
         (prompt,) = verifier.prompts([task])
         texts = (str(2 * int(prompt.split()[2])), "no", "no number")
-        answers = [TrajectoryTexts((text,), cut=False) for text in texts]
-        assert verifier.judge(task, answers).rewards == (1.0, 0.25, 0.0)
+        answers = [TrajectoryTexts((text,), truncated=False) for text in texts]
+        assert verifier.verify(task, answers).rewards == (1.0, 0.25, 0.0)
 
 
-def test_rewards_that_follow_from_the_answer_come_out_alike(tmp_path):
+def test_deterministic_rewards_pass_the_replay_check(tmp_path):
     assert try_replays(*written(tmp_path)) == Trial(("addition",), 8)
 
 
-def test_rewards_that_do_not_are_told_at_creation(tmp_path):
+def test_replay_check_rejects_random_rewards(tmp_path):
     with pytest.raises(TaskSetError, match=r"has replayable = True, .* its reward is"):
         try_replays(*written(tmp_path, short="time.time_ns() % 99991 / 99991"))
 
 
-def test_a_taskset_that_is_not_replayable_is_not_judged_for_others(tmp_path):
+def test_verifier_refuses_unreplayable_peer_taskset(tmp_path):
     specs, allowed = written(tmp_path, replayable=False)
     assert try_replays(specs, allowed) == Trial(unshared=("addition",))
     with Verifier(specs, allowed, outside=True) as verifier:
         verifier.start()
-        with pytest.raises(JudgeRefused, match=NOT_REPLAYABLE):
-            verifier.judge(TaskRef("addition", 0, 3), [TrajectoryTexts(("1",), cut=False)])
+        with pytest.raises(VerifierError, match=NOT_REPLAYABLE):
+            verifier.verify(TaskRef("addition", 0, 3), [TrajectoryTexts(("1",), truncated=False)])
 
 
 class Data(vf.TaskData):
@@ -122,7 +122,7 @@ def taskset(task: type[Any]) -> type[Any]:
     return Some
 
 
-def test_a_package_says_version_and_replayable_in_the_class():
+def test_package_class_sets_version_and_replayable():
     made = environment_of(taskset(Task))
     assert (made.version, made.replayable) == ("3", True)
 
@@ -140,5 +140,5 @@ def test_a_package_says_version_and_replayable_in_the_class():
         (Task, {"system_prompt": "/etc/passwd"}, "system_prompt is not for a level to set"),
     ],
 )
-def test_what_needs_more_than_an_answer_is_refused_with_the_reason(task, settings, why):
+def test_unsupported_taskset_is_refused_with_a_reason(task, settings, why):
     assert re.search(why, environment_of(taskset(task)).refusal(settings))

@@ -1,4 +1,4 @@
-"""What a baseline says of a policy, and the settings that follow."""
+"""The baseline evaluation of a policy and the settings that it suggests."""
 
 import tomllib
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from node.config.config import Config, changed, load, set_keys, write_config
 from node.engines.registry import open_engine
 from node.errors import NodeError
 from node.evaluation.baseline import Baseline, LevelResult, measured
-from node.evaluation.baseline_evaluation import BaselineEvaluation
+from node.evaluation.baseline_evaluation import FEW, BaselineEvaluation
 from node.evaluation.evaluator import Evaluation
 from node.policy.policy import Policy
 from node.tasks.curriculum import served_levels
@@ -19,7 +19,7 @@ from node.tasks.task_set import Allowed, load_task_set
 from node.tasks.verifier.verifier import Verifier
 from protocol.rollout import Finish
 from swarm.common.counters import Counters
-from swarm.verification import UNKNOWN_ENV, JudgeRefused
+from swarm.verification import UNKNOWN_ENV, VerifierError
 
 RIGHT, WRONG, MIXED = (1.0, 1.0), (0.0, 0.0), (1.0, 0.0)
 LADDER = {"sums": range(8), "words": range(8)}
@@ -36,7 +36,7 @@ def baseline(*results, levels=LADDER, takes=True, cap=64, more=()):
     return Baseline(results, (*results, *more), 1.0, 64, cap, levels, takes)
 
 
-def test_it_says_what_was_found_at_each_temperature_and_in_each_family():
+def test_baseline_reports_each_temperature_and_each_family():
     cool = result(rows=(MIXED, WRONG), temperature=0.6, cut=1)
     lines = baseline(result(rows=(WRONG, WRONG), cut=4, answered=0), cool).lines()
     found = "1 of 4 completions are correct, 75% have an answer, 25% are truncated"
@@ -60,18 +60,18 @@ def test_it_says_what_was_found_at_each_temperature_and_in_each_family():
         ((RIGHT, WRONG), 0, True, "only from peers' groups", "warm-start"),
     ],
 )
-def test_the_verdict_says_from_whom_it_can_learn_and_what_to_do(rows, cut, takes, verdict, remedy):
-    said = baseline(result(rows=rows, cut=cut), takes=takes).verdict()
-    assert verdict in said and remedy in said
+def test_baseline_result_names_source_and_fix(rows, cut, takes, verdict, remedy):
+    report = baseline(result(rows=rows, cut=cut), takes=takes).verdict()
+    assert verdict in report and remedy in report
 
 
-def test_another_temperature_is_suggested_only_if_it_teaches_clearly_more():
+def test_temperature_changes_only_if_it_is_clearly_more_informative():
     cool = result(temperature=0.6, rows=(MIXED, MIXED))
     assert baseline(result(rows=(WRONG, WRONG)), cool).settings()["engine.temperature"] == 0.6
     assert "engine.temperature" not in baseline(result(rows=(MIXED, MIXED)), cool).settings()
 
 
-def test_temperatures_are_compared_on_the_same_tasks_and_not_on_those_tried_again():
+def test_temperature_comparison_uses_only_tasks_sampled_at_both():
     again = result(temperature=0.6, rows=(WRONG, WRONG, WRONG), level=1)
     found = baseline(result(rows=(WRONG,)), result(temperature=0.6, rows=(MIXED,)), more=[again])
     assert found.best == 0.6
@@ -80,7 +80,7 @@ def test_temperatures_are_compared_on_the_same_tasks_and_not_on_those_tried_agai
     assert any(line.startswith("  sums level 1: 0 of 6 completions") for line in found.lines())
 
 
-def test_the_token_cap_follows_the_right_answers_or_the_truncated_ones():
+def test_token_cap_follows_correct_or_truncated_completions():
     words = result("words", tokens=5)
     assert baseline(result(tokens=11), words).settings()["engine.max_new_tokens"] == 24
     assert "engine.max_new_tokens" not in baseline(result(tokens=30), words).settings()
@@ -88,10 +88,10 @@ def test_the_token_cap_follows_the_right_answers_or_the_truncated_ones():
     assert "engine.max_new_tokens" not in baseline(many, result("words", tokens=30)).settings()
     cut = result(rows=(WRONG,), cut=2)
     assert baseline(cut).settings() == {"engine.max_new_tokens": 256}
-    assert baseline(cut, cap=24).settings() == {}, "the trial's own cap says nothing"
+    assert baseline(cut, cap=24).settings() == {}, "the evaluation's own cap suggests no setting"
 
 
-def test_families_that_a_reduced_cap_cuts_off_count_as_not_tried():
+def test_families_truncated_by_a_reduced_cap_are_untried():
     words = result("words", rows=(WRONG, WRONG), cut=3)
     found = baseline(result(tokens=11), words, cap=24)
     assert found.settings() == {"tasks.levels": {"sums": [0, 1], "words": [0]}}
@@ -99,15 +99,15 @@ def test_families_that_a_reduced_cap_cuts_off_count_as_not_tried():
     assert f"  not judged: words level 0, because {untried}" in found.lines()
     assert found.fair() == (result(tokens=11),)
     whole = baseline(result(tokens=11), words)
-    assert whole.settings()["tasks.weights"] == {"sums": 1.0}, "they had the config's cap"
+    assert whole.settings()["tasks.weights"] == {"sums": 1.0}, "words ran with the configured cap"
     assert not any("because" in line for line in whole.lines())
     assert untried in baseline(words, cap=24).verdict()
-    climbed = baseline(result(), result(level=1, rows=(WRONG,), cut=2), cap=24)
-    assert climbed.settings()["tasks.levels"]["sums"] == [0, 1]
-    assert f"  not judged: sums level 1, because {untried}" in climbed.lines()
+    higher = baseline(result(), result(level=1, rows=(WRONG,), cut=2), cap=24)
+    assert higher.settings()["tasks.levels"]["sums"] == [0, 1]
+    assert f"  not judged: sums level 1, because {untried}" in higher.lines()
 
 
-def test_the_token_cap_of_families_that_were_not_tried_stays_far_above_the_reduced_one():
+def test_token_cap_stays_above_the_reduced_cap_if_a_family_is_untried():
     key, words = "engine.max_new_tokens", result("words", rows=(WRONG,), cut=2)
     slow = replace(baseline(result(tokens=11), words, cap=24), max_new_tokens=192)
     assert slow.settings()[key] == 96
@@ -119,41 +119,41 @@ def test_the_token_cap_of_families_that_were_not_tried_stays_far_above_the_reduc
     assert key not in replace(slow, results=unsolved, levels=few).settings()
 
 
-def test_a_correct_completion_has_an_answer_though_it_is_truncated():
+def test_correct_truncated_completion_counts_as_answered():
     cut = SimpleNamespace(finish=Finish.LENGTH, text="17 is the", tokens=SimpleNamespace(ids=(1,)))
     found = Evaluation((), (MIXED,), trajectories=((cut, cut),))
     one = measured(found, ("sums", 0), 1.0, slice(0, 1))
     assert (one.right, one.answered, one.truncated) == (1, 1, 2)
 
 
-def test_the_token_cap_falls_only_where_every_family_to_train_on_has_a_right_answer():
-    """The answers of the others may be longer."""
+def test_token_cap_falls_only_if_every_trained_family_is_solved():
+    """Answers of unsolved families may be longer."""
     key, few = "engine.max_new_tokens", {"sums": range(3), "words": range(3)}
     unsolved = result("words", rows=(WRONG,))
     assert key not in baseline(result(tokens=11)).settings(), "words were not tried"
     assert key not in baseline(result(tokens=11), unsolved, levels=few).settings()
-    assert baseline(result(tokens=11), unsolved).settings()[key] == 24, "words are dropped"
+    assert baseline(result(tokens=11), unsolved).settings()[key] == 24, "words is dropped"
 
 
-def test_it_names_the_families_that_were_not_tried():
-    said = baseline(result(), levels={**LADDER, "chess": range(8)}).lines()
-    assert "  not tried: words, chess" in said
+def test_baseline_names_the_untried_families():
+    report = baseline(result(), levels={**LADDER, "chess": range(8)}).lines()
+    assert "  not tried: words, chess" in report
     assert not any("not tried" in line for line in baseline(result(), result("words")).lines())
 
 
-def test_levels_go_from_what_is_not_mastered_to_one_above_what_is_solved():
+def test_levels_range_from_unmastered_to_one_above_solved():
     rows = [result(level=0, rows=(RIGHT,)), result(level=1), result(level=2, rows=(WRONG,))]
     found = baseline(*rows, result("words", rows=(WRONG,))).settings()
     assert found["tasks.levels"] == {"sums": [1, 2]}
     assert found["tasks.weights"] == {"sums": 1.0}
-    in_time = baseline(*rows).settings()
-    assert in_time["tasks.levels"] == {"sums": [1, 2], "words": [0]}, "words were not tried"
-    assert "tasks.weights" not in in_time
+    partial = baseline(*rows).settings()
+    assert partial["tasks.levels"] == {"sums": [1, 2], "words": [0]}, "words were not tried"
+    assert "tasks.weights" not in partial
     few = {"sums": range(3), "words": range(3)}
-    assert "tasks.levels" not in baseline(*rows, levels=few).settings(), "not a graded set"
+    assert "tasks.levels" not in baseline(*rows, levels=few).settings(), "the levels are not graded"
 
 
-def test_keys_are_set_in_a_file_and_all_else_of_it_stays(tmp_path):
+def test_set_keys_keeps_other_file_content(tmp_path):
     path = tmp_path / "node.toml"
     write_config(path, Config(), full=True)
     before = load(path)
@@ -164,7 +164,7 @@ def test_keys_are_set_in_a_file_and_all_else_of_it_stays(tmp_path):
     assert "# Sampling temperature in training." in path.read_text()
 
 
-def test_a_remark_behind_a_value_that_is_replaced_stays(tmp_path):
+def test_set_keys_keeps_comments_after_values(tmp_path):
     path = tmp_path / "node.toml"
     path.write_text(
         "[policy]\nmodel = \"a # b\"  # mine\n[learner]\nlr = 1e-5 # low\nloss = 'x # y'\n"
@@ -175,7 +175,7 @@ def test_a_remark_behind_a_value_that_is_replaced_stays(tmp_path):
     )
 
 
-def test_keys_are_added_where_a_file_lacks_them_and_refused_where_they_are_in_the_way(tmp_path):
+def test_set_keys_adds_missing_keys_and_refuses_conflicting_tables(tmp_path):
     path = tmp_path / "node.toml"
     path.write_text("[policy]\nmodel = 'tiny'  # mine\n[tasks]\n")
     set_keys(path, {"engine.temperature": 0.6, "tasks.weights": {"gcd": 1.0}})
@@ -192,7 +192,7 @@ def test_keys_are_added_where_a_file_lacks_them_and_refused_where_they_are_in_th
 
 
 class Lacking:
-    """A verifier that cannot build the tasks of some families."""
+    """A verifier that cannot build tasks of the families ``lacking``."""
 
     def __init__(self, verifier, *lacking):
         self._verifier, self._lacking = verifier, lacking
@@ -202,13 +202,13 @@ class Lacking:
 
     def prompts(self, tasks):
         if any(task.env in self._lacking for task in tasks):
-            raise JudgeRefused(UNKNOWN_ENV, "no heldout question")
+            raise VerifierError(UNKNOWN_ENV, "no heldout question")
         return self._verifier.prompts(tasks)
 
 
 @contextmanager
 def opened(tokens):
-    """Yield the parts of an evaluation of the shipped policy on tiny tasks, with a verifier."""
+    """Yield the parts of an evaluation of the shipped policy on tiny tasks."""
     config = Config.with_overrides({"engine.max_new_tokens": tokens, "policy.device": "cpu"})
     policy, specs, counters = Policy.load(config.policy), load_task_set("tiny"), Counters()
     with Verifier(specs, Allowed(), outside=False, counters=counters) as verifier:
@@ -217,7 +217,7 @@ def opened(tokens):
 
 
 @pytest.mark.parametrize("step", [0.0, 1000.0], ids=["together", "one by one"])
-def test_a_family_without_held_out_tasks_leaves_the_baseline_of_the_others(step):
+def test_baseline_skips_a_family_without_heldout_tasks(step):
     now = iter(range(10**6))
     clock = lambda: step * next(now)  # noqa: E731
     with opened(4) as (*parts, verifier, levels, counters):
@@ -225,7 +225,7 @@ def test_a_family_without_held_out_tasks_leaves_the_baseline_of_the_others(step)
         lacking = Lacking(verifier, first)
         found = BaselineEvaluation(*parts, lacking, levels, counters, clock).run(1.0)
         none = BaselineEvaluation(*parts, Lacking(verifier, first, *others), levels, counters)
-        with pytest.raises(JudgeRefused, match="can be built"):
+        with pytest.raises(VerifierError, match="can be built"):
             none.run(1.0)
     tried = {each.level[0] for each in found.results}
     assert tried and first not in tried
@@ -234,7 +234,7 @@ def test_a_family_without_held_out_tasks_leaves_the_baseline_of_the_others(step)
 
 
 class Ticking:
-    """A clock that an engine advances by a second per call."""
+    """An engine whose clock advances by one second per call."""
 
     def __init__(self, engine):
         self._engine, self.seconds = engine, 0.0
@@ -248,37 +248,38 @@ class Ticking:
 
 
 @pytest.mark.parametrize(("seconds", "both", "one"), [(2.5, 0, 1), (5.5, 1, 2), (7.5, 2, 3)])
-def test_temperatures_are_compared_on_the_same_tasks_if_time_ends_between_them(seconds, both, one):
+def test_temperatures_share_tasks_if_the_time_limit_ends_between(seconds, both, one):
     with opened(12) as (config, policy, plain, *rest):
         engine = Ticking(plain)
         evaluation = BaselineEvaluation(config, policy, engine, *rest, lambda: engine.seconds)
         found = evaluation.run(seconds)
-    assert engine.seconds < seconds + 1.0, "the sampling that the time ended in was the last"
+    assert engine.seconds < seconds + 1.0, "no sampling starts after the time limit"
     assert [len(found.at(temperature)) for temperature in (1.0, 0.6)] == [one, both]
     assert len(found.compared) == (2 * both or one)
     assert found.late == (None if both else 0.6)
 
 
-def test_a_real_policy_is_tried_within_its_time():
+def test_baseline_stops_at_the_time_limit():
     seen = []
-    now = iter(range(0, 10**6, 1000))  # every look at this clock is 1000 seconds later
+    now = iter(range(0, 10**6, 1000))  # Each reading is 1000 s later.
     with opened(12) as parts:
         trial = BaselineEvaluation(*parts)
         found = trial.run(60.0, lambda done, what: seen.append((done, what)))
         late = BaselineEvaluation(*parts, clock=lambda: float(next(now))).run(1.0)
+        alone = BaselineEvaluation(*parts[:4], parts[4][:1], parts[5]).run(60.0)
+    assert {each.tasks for each in alone.compared} == {FEW}, "one family has more tasks"
     families = {spec.name for spec in load_task_set("tiny")}
     assert {each.level[0] for each in found.at(1.0)} == families
     assert {each.level[0] for each in found.at(0.6)} == families
     assert all(0.0 <= each.success <= 1.0 for each in found.results)
-    other = {0.6, 1.0} - {found.best}
-    assert {each.tasks for each in found.at(*other)} == {1}
+    assert {each.tasks for each in found.at(*({0.6, 1.0} - {found.best}))} == {1}
     again = [each for each in found.at(found.best) if each.tasks == 3]
     assert again and all(each.rewards[0] in {(0.0,) * 4, (1.0,) * 4} for each in again)
     assert dict(trial.rewards()).keys() == {each.level for each in found.at(found.best)}
     assert all(len(rewards) in {4, 8, 12} for _, rewards in trial.rewards())
     assert seen[0] == (pytest.approx(0.0, abs=0.5), "generation speed")
     (one,) = late.results
-    assert one.temperature == 1.0 and late.best == 1.0, "the time ended before the other"
+    assert one.temperature == 1.0 and late.best == 1.0, "no time is left for temperature 0.6"
     assert late.lines()[1] == "  not tried: temperature 0.6, because the time ended"
     assert found.late is None and "because" not in "".join(found.lines())
     assert changed(parts[0], found.settings())

@@ -1,4 +1,4 @@
-"""Groups, policies and updates that the tests of the learner share."""
+"""Groups, policies and updates shared by the learner tests."""
 
 import random
 from collections.abc import Sequence
@@ -17,18 +17,18 @@ from tests.support import lone_logprobs, random_policy
 CONFIG = LearnerSection(lr=1e-3, max_grad_norm=1e9)
 LOSSES = ["grpo", "dr_grpo", "gspo", "cispo"]
 EVEN = 0.05
-"""Spread of a policy to which every token is as probable as another."""
+"""Spread of a random policy that gives all tokens about equal probability."""
 PROMPT = (1, 2, 3)
 HOT = TrainingGroup(
     PROMPT,
     tuple(TrainingCompletion((n,), (True,), (-65504.0,)) for n in (5, 90)),
     (0.0, 1.0),
-    own=False,
+    local=False,
 )
-"""A single token each, which a mean over tokens does not thin out."""
+"""Single-token completions: a mean over tokens does not dilute them."""
 
 
-def group(seed: int, rewards: tuple[float, ...], *, own: bool = True) -> TrainingGroup:
+def group(seed: int, rewards: tuple[float, ...], *, local: bool = True) -> TrainingGroup:
     draw = random.Random(seed)
     completions = []
     for _ in rewards:
@@ -37,31 +37,31 @@ def group(seed: int, rewards: tuple[float, ...], *, own: bool = True) -> Trainin
         behaviour = tuple(draw.uniform(-4.0, -0.1) for _ in ids)
         completions.append(TrainingCompletion(ids, (True,) * len(ids), behaviour))
     prompt = tuple(draw.randrange(95) for _ in range(draw.randint(2, 9)))
-    return TrainingGroup(prompt, tuple(completions), rewards, own)
+    return TrainingGroup(prompt, tuple(completions), rewards, local)
 
 
 MIXED = [group(1, (0.0, 1.0, 0.0)), group(2, (1.0, 0.0)), group(3, (0.2, 0.4, 0.9, 0.0))]
 
 
-def drawn(seed: int, completions: int, length: int, *, own: bool = False) -> TrainingGroup:
-    """Random right and wrong answers, whose author claims to have found them improbable."""
+def drawn(seed: int, completions: int, length: int, *, local: bool = False) -> TrainingGroup:
+    """Build random right and wrong answers with claimed log-probs of -65504."""
     draw = random.Random(seed)
     lines = [tuple(draw.randrange(95) for _ in range(length)) for _ in range(completions)]
     done = tuple(TrainingCompletion(ids, (True,) * length, (-65504.0,) * length) for ids in lines)
-    return TrainingGroup((1, 2, seed), done, tuple(float(n % 2) for n in range(completions)), own)
+    return TrainingGroup((1, 2, seed), done, tuple(float(n % 2) for n in range(completions)), local)
 
 
-HONEST = [drawn(n, 4, 24, own=n % 2 == 0) for n in range(11)]
+HONEST = [drawn(n, 4, 24, local=n % 2 == 0) for n in range(11)]
 FAT = drawn(50, 64, 40)
-"""What mallory sends: as much as a group may hold."""
+"""Mallory's group, of the maximum size."""
 
 
 def external(groups: Sequence[TrainingGroup]) -> list[TrainingGroup]:
-    return [replace(each, own=False) for each in groups]
+    return [replace(each, local=False) for each in groups]
 
 
 def with_completions(each: TrainingGroup, **changes) -> TrainingGroup:
-    """The group, its completions changed alike; callables are given each of them."""
+    """Return the group with changed completions; callables take each completion."""
 
     def changed(done: TrainingCompletion) -> TrainingCompletion:
         return replace(done, **{k: v(done) if callable(v) else v for k, v in changes.items()})
@@ -70,7 +70,7 @@ def with_completions(each: TrainingGroup, **changes) -> TrainingGroup:
 
 
 def behaving(groups: Sequence[TrainingGroup], shift: float) -> list[TrainingGroup]:
-    """The groups, sampled by a policy that differs from the learner's by ``shift`` nats."""
+    """Return the groups with log-probs ``shift`` nats below the learner's."""
     policy = random_policy()
 
     @torch.no_grad()
@@ -84,32 +84,32 @@ def behaving(groups: Sequence[TrainingGroup], shift: float) -> list[TrainingGrou
 
 
 def dated(groups: Sequence[TrainingGroup], version: int) -> list[TrainingGroup]:
-    """The groups, written by this version of the policy."""
+    """Return the groups, sampled by this version of the policy."""
     return [with_completions(g, versions=lambda c: (version,) * len(c.ids)) for g in groups]
 
 
 def trajectory(
     seed: int, turns: int, *, known: bool = True, answered: bool = False
 ) -> TrainingCompletion:
-    """So many turns of one to four tokens; ``answered``: something is read behind the last."""
+    """Build a trajectory; ``answered`` adds tokens that are read after the last turn."""
     draw = random.Random(seed)
     ids: list[int] = []
     trained: list[bool] = []
     for turn in range(turns):
-        own = draw.randint(1, 4)
+        local = draw.randint(1, 4)
         read = draw.randint(1, 3) if turn < turns - 1 or answered else 0
-        ids += [draw.randrange(95) for _ in range(own + read)]
-        trained += [True] * own + [False] * read
+        ids += [draw.randrange(95) for _ in range(local + read)]
+        trained += [True] * local + [False] * read
     mu = tuple(draw.uniform(-4.0, -0.1) for _ in ids) if known else None
     return TrainingCompletion(tuple(ids), tuple(trained), mu)
 
 
 def played(
-    turns: Sequence[int], rewards: Sequence[float], *, own: bool = True, seed: int = 0
+    turns: Sequence[int], rewards: Sequence[float], *, local: bool = True, seed: int = 0
 ) -> TrainingGroup:
-    """A trajectory for each number of turns."""
+    """Return a group with one trajectory per number of turns."""
     done = tuple(trajectory(100 * seed + n, count) for n, count in enumerate(turns))
-    return TrainingGroup(PROMPT, done, tuple(rewards), own)
+    return TrainingGroup(PROMPT, done, tuple(rewards), local)
 
 
 def policy_at(version: int) -> Policy:
@@ -125,7 +125,7 @@ def spoil(policy: Policy) -> Policy:
 
 
 class Cramped(Qwen3ForCausalLM):
-    """A decoder on a machine whose memory holds so many tokens, on the way forth or back."""
+    """A decoder that runs out of memory above ``room`` tokens, forward or backward."""
 
     room = 1 << 30
     error: RuntimeError = torch.OutOfMemoryError("CUDA out of memory")
@@ -159,7 +159,7 @@ def weights(policy: Policy) -> torch.Tensor:
 def update(
     policy: Policy, groups, config: LearnerSection = CONFIG, *, sharing=..., **settings
 ) -> tuple[torch.Tensor, UpdateStats]:
-    """The gradient that is handed to the optimizer, which takes no step, and the report."""
+    """Return the gradient given to the optimizer, without a step, and the stats."""
     learner, caught = Learner(policy, config, **settings), []
     if sharing is not ...:
         learner.sharing = sharing

@@ -1,4 +1,4 @@
-"""Where every token of a micro-batch lies, and which rows lie together."""
+"""Token layout of a micro-batch, and which rows share a micro-batch."""
 
 import pytest
 import torch
@@ -38,14 +38,14 @@ def laid_out(*rows, budget=1000, weight=0.0):
     return list(micro_batches(rows, budget, PAD, CPU, weight))
 
 
-def test_rows_whose_padding_would_cost_more_than_a_pass_of_their_own_are_apart():
+def test_rows_with_too_much_padding_get_their_own_micro_batch():
     for padding, batches in ((1, 1), (0, 2)):
-        found = list(micro_batches([SHARED, SHARED.part(0, 1)], 1000, PAD, CPU, 0.0, padding))
-        assert len(found) == batches and sum(int(each.mask.sum()) for each in found) == 9
+        result = list(micro_batches([SHARED, SHARED.part(0, 1)], 1000, PAD, CPU, 0.0, padding))
+        assert len(result) == batches and sum(int(each.mask.sum()) for each in result) == 9
 
 
 def predictors(batch):
-    """Row, token and segment of what each trained token is predicted from."""
+    """Return row, token and segment from which each trained token is predicted."""
     left_out = batch.input_ids.shape[1] - batch.kept
     told = []
     for mask, sources in zip(batch.mask, batch.source, strict=True):
@@ -58,12 +58,12 @@ def predictors(batch):
     return told
 
 
-def test_completions_of_a_row_read_its_prompt_and_themselves_and_bring_what_is_their_own():
+def test_micro_batch_lays_out_prompt_and_completions_of_each_row():
     (batch,) = laid_out(SHARED, MASKED)
     assert batch.input_ids.tolist() == [[1, 2, 3, 11, 12, 21], [4, 5, 41, 51, 52, 53]]
     assert batch.position_ids.tolist() == [[0, 1, 2, 3, 4, 3], [0, 1, 2, 2, 3, 4]]
     assert batch.segments.tolist() == [[0, 0, 0, 1, 1, 2], [0, 0, 1, 2, 2, 2]]
-    assert batch.kept == 5, "from the end of the shortest prompt on"
+    assert batch.kept == 5, "positions from the last token of the shortest prompt"
     assert predictors(batch) == [
         [(0, 3, 0), (0, 11, 1), (0, 12, 1)],
         [(0, 3, 0), (0, 21, 2)],
@@ -80,13 +80,13 @@ def test_completions_of_a_row_read_its_prompt_and_themselves_and_bring_what_is_t
     assert batch.versions[1].tolist() == [21, 22, -1, -1]
     assert batch.versions[4].tolist() == [-1] * 4
     assert batch.known.flatten().tolist() == [True, True, True, True, False]
-    assert batch.own.flatten().tolist() == [True, True, True, False, False]
+    assert batch.local.flatten().tolist() == [True, True, True, False, False]
     assert batch.advantages.tolist() == [0.5, -0.5, 0.25, 1.0, -1.0]
     assert batch.shares.tolist() == [1.0, 1.0, 1.0, 0.5, 0.5]
     assert batch.numbers == (0, 1, 2, 3, 4) and batch.groups == (0, 7)
 
 
-def test_completions_alone_need_neither_mask_nor_positions():
+def test_single_completion_rows_need_no_mask_or_positions():
     (batch,) = laid_out(*SHARED.parts(), *MASKED.parts())
     assert batch.position_ids is None and batch.segments is None
     assert len({(ids[0], *ids) for ids in batch.input_ids.tolist()}) == 5
@@ -96,7 +96,7 @@ def test_completions_alone_need_neither_mask_nor_positions():
     assert [token for _, token, _ in told[4]] == [5, 51, 52, 53] and told[2][0][1] == 3
 
 
-def test_a_part_of_a_row_keeps_numbers_and_advantages():
+def test_row_part_keeps_numbers_and_advantages():
     first, second = MASKED.parts()
     assert (first.first, first.advantages) == (3, (1.0,))
     assert (second.first, second.advantages) == (4, (-1.0,)) and second.part(0, 1) == second
@@ -104,8 +104,8 @@ def test_a_part_of_a_row_keeps_numbers_and_advantages():
     assert (second.length, second.shared) == (5, False)
 
 
-def alone(prompt, number):
-    """A row of one completion that is not read: its length is its prompt's."""
+def single(prompt, number):
+    """Build a row of one single-token completion; its length is its prompt's."""
     return Row((1,) * prompt, (done(2),), (1.0,), True, first=number)
 
 
@@ -113,39 +113,39 @@ def alone(prompt, number):
     ("budget", "numbers"),
     [(12, [(1, 3, 0), (2,)]), (11, [(1, 3), (0, 2)]), (1, [(1,), (3,), (0,), (2,)])],
 )
-def test_rows_lie_together_as_long_as_the_longest_of_them_fits_the_budget(budget, numbers):
-    rows = [alone(4, 0), alone(2, 1), alone(4, 2), alone(3, 3)]
+def test_rows_share_a_micro_batch_if_padded_size_fits_the_budget(budget, numbers):
+    rows = [single(4, 0), single(2, 1), single(4, 2), single(3, 3)]
     assert [batch.numbers for batch in laid_out(*rows, budget=budget)] == numbers
 
 
-def test_a_mask_weighs_with_the_square_of_a_row_and_only_where_there_is_one():
-    assert held_tokens([alone(4, 0)] * 3, mask_weight=0.5) == 12.0
+def test_mask_cost_grows_with_the_squared_length_of_shared_rows():
+    assert held_tokens([single(4, 0)] * 3, mask_weight=0.5) == 12.0
     assert held_tokens([SHARED] * 3, mask_weight=0.5) == 3 * 6 * (1 + 0.5 * 6)
     rows = [SHARED, SHARED]
     assert len(laid_out(*rows, budget=48, weight=0.5)) == 1
     assert len(laid_out(*rows, budget=47, weight=0.5)) == 2
 
 
-def test_rows_with_a_mask_and_rows_without_one_lie_apart_unless_they_are_short():
-    batches = laid_out(alone(CHEAP_PADDING + 3, 8), SHARED, alone(2, 9))
+def test_masked_and_unmasked_rows_are_separated_unless_short():
+    batches = laid_out(single(CHEAP_PADDING + 3, 8), SHARED, single(2, 9))
     assert [b.numbers for b in batches] == [(9, 8), (0, 1, 2)]
     assert [b.segments is None for b in batches] == [True, False]
-    (batch,) = laid_out(alone(CHEAP_PADDING + 2, 8), SHARED, alone(2, 9))
+    (batch,) = laid_out(single(CHEAP_PADDING + 2, 8), SHARED, single(2, 9))
     assert batch.segments is not None and batch.numbers == (9, 8, 0, 1, 2)
     (batch,) = laid_out(MASKED.part(1, 2), SHARED)
     assert batch.segments is not None and batch.position_ids is not None
-    assert batch.segments[0].tolist() == [0, 0, 1, 1, 1, 0], "a single one reads the same"
+    assert batch.segments[0].tolist() == [0, 0, 1, 1, 1, 0], "a single completion has segments"
     assert batch.position_ids[0].tolist() == [0, 1, 2, 3, 4, 0]
 
 
-def test_the_first_tokens_of_a_completion_keep_what_belongs_to_them():
+def test_completion_prefix_keeps_its_token_attributes():
     whole = done(11, 12, 13, untrained=1)
-    cut = TrainingCompletion((11, 12), (True, False), (-11.0, -12.0), (11, 12))
-    assert whole.first(2) == cut and whole.first(3) is whole
+    prefix = TrainingCompletion((11, 12), (True, False), (-11.0, -12.0), (11, 12))
+    assert whole.first(2) == prefix and whole.first(3) is whole
     assert done(11, 12, known=False).first(1) == TrainingCompletion((11,), (True,))
 
 
-def test_what_differs_in_length_is_no_completion_and_a_group_without_a_prompt_is_none():
+def test_mismatched_lengths_and_empty_prompts_raise_value_error():
     wrong = ((True,), None, None), ((True,) * 2, (0.0,), None), ((True,) * 2, None, (1, 1, 1))
     for trained, behaviour, versions in wrong:
         with pytest.raises(ValueError, match="differ in length"):

@@ -18,20 +18,20 @@ from tests.node.learner.parts import FAT, HONEST, HOT, MIXED, drawn, gradient_of
 from tests.support import changed, loaded, random_policy
 
 CONFIG = changed(parts.CONFIG, groups_per_step=0)
-"""One step: what is bounded is a group's part of its gradient."""
+"""One step: the bound limits each group's part of the step's gradient."""
 
 
 NORMS = st.floats(0, 1e6)
 
 
-@example(own=0.0, external=[1.0, 5e-324], idle=2)
-@given(own=NORMS, external=st.lists(NORMS, min_size=1, max_size=12), idle=st.integers(0, 12))
-def test_no_larger_bound_keeps_every_external_group_to_twice_its_part(own, external, idle):
+@example(local=0.0, external=[1.0, 5e-324], idle=2)
+@given(local=NORMS, external=st.lists(NORMS, min_size=1, max_size=12), idle=st.integers(0, 12))
+def test_bound_is_largest_that_limits_peers_to_twice_their_share(local, external, idle):
     groups = len(external) + idle
-    level = bound(own, external, groups)
+    level = bound(local, external, groups)
 
     def allowed(t):
-        return 2 / groups * (own + math.fsum(min(norm, t) for norm in external))
+        return 2 / groups * (local + math.fsum(min(norm, t) for norm in external))
 
     highest = min(level, max(external))
     assert highest <= allowed(highest) * (1 + 1e-6) + 1e-9
@@ -42,31 +42,31 @@ def test_no_larger_bound_keeps_every_external_group_to_twice_its_part(own, exter
 
 @pytest.mark.parametrize("loss", parts.LOSSES)
 @pytest.mark.parametrize("intruder", [FAT, HOT], ids=["fat", "hot"])
-def test_no_external_group_has_more_than_twice_its_part_of_the_gradient(intruder, loss):
+def test_peer_group_has_at_most_twice_its_share_of_the_gradient(intruder, loss):
     stats = Learner(random_policy(), changed(CONFIG, loss=loss)).update([*HONEST, intruder])
     assert 0 < stats.largest_share <= 2 / 12 + 1e-6
 
 
-def test_a_group_far_above_the_others_is_scaled_down_to_the_bound():
-    """What is left is the honest gradient and that of the intruder at the norm that it may have."""
+def test_oversized_group_gradient_is_scaled_down_to_the_bound():
+    """Local gradients stay, and larger peer gradients get the norm of the bound."""
     for intruder in (HOT, drawn(60, 2, 2)):
         groups = [*HONEST, intruder]
         alone = [gradient_of([each], CONFIG) / 12 for each in groups]
         norms = [float(each.norm()) for each in alone]
-        own = math.fsum(n for n, g in zip(norms, groups, strict=True) if g.own)
-        level = bound(own, [n for n, g in zip(norms, groups, strict=True) if not g.own], 12)
+        local = math.fsum(n for n, g in zip(norms, groups, strict=True) if g.local)
+        level = bound(local, [n for n, g in zip(norms, groups, strict=True) if not g.local], 12)
         expected = sum(
-            each if g.own else each * min(1.0, level / norm)
+            each if g.local else each * min(1.0, level / norm)
             for each, norm, g in zip(alone, norms, groups, strict=True)
         )
         assert_close(gradient_of(groups, CONFIG), expected, atol=1e-5, rtol=1e-3)
 
 
-def test_groups_of_equal_norm_are_added_as_in_one_pass_and_own_ones_are_never_scaled():
+def test_equal_norm_groups_and_local_groups_are_never_scaled():
     groups = [MIXED[0], *parts.external(MIXED[1:])]
     assert_close(gradient_of(groups), gradient_of(MIXED), atol=1e-6, rtol=1e-4)
-    own = [replace(g, own=True) for g in [*HONEST, HOT]]
-    stats = Learner(random_policy(), CONFIG).update(own)
+    local = [replace(g, local=True) for g in [*HONEST, HOT]]
+    stats = Learner(random_policy(), CONFIG).update(local)
     assert (stats.largest_share, stats.groups_bounded) == (None, 0)
 
 
@@ -80,7 +80,7 @@ def test_groups_of_equal_norm_are_added_as_in_one_pass_and_own_ones_are_never_sc
     ],
     ids=str,
 )
-def test_the_bound_holds_however_the_gradient_is_computed(changes, usual):
+def test_bound_holds_for_every_gradient_computation(changes, usual):
     policy, plain = random_policy(), random_policy()
     config = changed(CONFIG, **usual)
     stats = Learner(policy, changed(config, **changes)).update([*HONEST, HOT])
@@ -96,7 +96,7 @@ def test_the_bound_holds_in_half_precision(dtype):
     assert 0 < stats.largest_share <= 2 / 12 + 1e-6 and not stats.refused
 
 
-def test_a_gradient_that_is_not_finite_is_refused_and_makes_no_step_where_all_are_external():
+def test_nonfinite_gradient_skips_the_step_for_local_and_peer_groups():
     stats = Learner(spoil(random_policy()), LearnerSection(lr=1e-3)).update(HONEST)
     assert stats.refused == 1 and stats.skipped
     policy = spoil(random_policy())
@@ -106,7 +106,7 @@ def test_a_gradient_that_is_not_finite_is_refused_and_makes_no_step_where_all_ar
 
 
 @pytest.mark.parametrize("intruder", [drawn(70, 4, 24), FAT, HOT], ids=["plain", "fat", "hot"])
-def test_groups_read_together_and_one_by_one_make_the_same_update(intruder, monkeypatch):
+def test_joint_and_single_group_passes_make_the_same_update(intruder, monkeypatch):
     together, apart = random_policy(), random_policy()
     first = Learner(together, CONFIG).update([*HONEST, intruder])
     monkeypatch.setattr("node.learner.group_gradients.MOST_BYTES", 0)
@@ -118,17 +118,17 @@ def test_groups_read_together_and_one_by_one_make_the_same_update(intruder, monk
 
 
 @pytest.mark.parametrize("name", ["tiny", "tiny-wide"])
-def test_an_update_hears_every_weight_of_the_shipped_models(name):
+def test_group_gradients_cover_all_shipped_model_weights(name):
     policy = loaded(name)
     learner, ids = Learner(policy, CONFIG), tuple(range(3, 7))
     done = tuple(TrainingCompletion((n, *ids), (True,) * 5) for n in (1, 2))
-    groups = [TrainingGroup(ids, done, (0.0, 1.0), own) for own in (True, False)]
+    groups = [TrainingGroup(ids, done, (0.0, 1.0), local) for local in (True, False)]
     with GroupGradients(policy.model, [0, 1]) as gradients:
         learner.add(learner.rows(groups), {}, UpdateSums(), apart=gradients)
     assert gradients.complete
 
 
-def test_a_model_with_weights_that_no_hook_hears_is_read_group_by_group(caplog):
+def test_model_with_unhooked_weights_is_read_group_by_group(caplog):
     policy = random_policy()
     norm = policy.model.model.layers[0].input_layernorm
     norm.__class__ = type("Strange", (type(norm),), {})

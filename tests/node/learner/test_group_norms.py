@@ -67,13 +67,13 @@ def gradient(learner):
     return torch.cat(grads).float()
 
 
-def apart(learner, rows):
-    found = []
+def separate(learner, rows):
+    result = []
     for row in rows:
         learner.optimizer.discard()
         learner.add([row], {}, UpdateSums())
-        found.append(gradient(learner))
-    return found
+        result.append(gradient(learner))
+    return result
 
 
 def check(learner, groups, tolerance=1e-4):
@@ -81,7 +81,7 @@ def check(learner, groups, tolerance=1e-4):
     assert learner.rows_in_batch(rows) == len(rows) > 1
     norms, complete = measured(learner, rows)
     total = gradient(learner)
-    expected = apart(learner, rows)
+    expected = separate(learner, rows)
     assert complete
     assert norms == pytest.approx([float(each.norm()) for each in expected], rel=tolerance)
     assert_close(total, sum(expected), rtol=tolerance, atol=tolerance * float(total.norm()))
@@ -90,7 +90,7 @@ def check(learner, groups, tolerance=1e-4):
 @pytest.mark.parametrize("sharing", [True, False], ids=["shared prompts", "padded rows"])
 @pytest.mark.parametrize("in_parts", [False, True], ids=["whole logits", "logits in parts"])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_norms_are_those_of_separate_passes_for_every_family(name, in_parts, sharing):
+def test_norms_equal_separate_passes_for_every_family(name, in_parts, sharing):
     with parts_of(7) if in_parts else nullcontext():
         learner = Learner(policy_of(CONFIGS[name]), CONFIG)
         if not sharing:
@@ -99,7 +99,7 @@ def test_norms_are_those_of_separate_passes_for_every_family(name, in_parts, sha
 
 
 @pytest.mark.parametrize("name", ["Llama", "Qwen3", "Gemma3", "Phi"])
-def test_norms_of_adapters_are_measured(name):
+def test_norms_support_lora_adapters(name):
     policy = policy_of(CONFIGS[name], rank=4)
     with torch.no_grad():
         for weight_name, weight in policy.model.named_parameters():
@@ -108,22 +108,22 @@ def test_norms_of_adapters_are_measured(name):
     check(Learner(policy, CONFIG), HONEST[:5])
 
 
-def test_norms_of_adapters_on_half_precision_and_of_float16_are_measured():
+def test_norms_support_half_precision_lora_and_float16():
     check(Learner(policy_of(CONFIGS["Llama"], rank=4, dtype=torch.bfloat16), CONFIG), HONEST, 5e-2)
     learner = Learner(policy_of(CONFIGS["Qwen2"], dtype=torch.float16), CONFIG)
     rows = learner.rows(HONEST)
     norms = [each / learner.optimizer.scale for each in measured(learner, rows)[0]]
-    assert norms == pytest.approx([float(g.norm()) for g in apart(learner, rows)], rel=5e-2)
+    assert norms == pytest.approx([float(g.norm()) for g in separate(learner, rows)], rel=5e-2)
 
 
 @pytest.mark.parametrize("name", ["Llama", "Qwen3", "OLMo2"])
-def test_norms_of_layers_that_one_kernel_normalizes_are_measured(name):
+def test_norms_support_fused_norm_layers(name):
     policy = policy_of(CONFIGS[name])
     assert sum(fuse_norm(layer) for layer in list(policy.model.modules())) > 3
     check(Learner(policy, CONFIG), HONEST[:5])
 
 
-def test_norms_of_layers_that_onednn_multiplies_are_measured(monkeypatch):
+def test_norms_support_onednn_linear_layers(monkeypatch):
     monkeypatch.setattr("node.policy.fast_layers.quicker", lambda: True)
     monkeypatch.setattr("node.policy.fast_layers.LEAST_WEIGHTS", 1)
     monkeypatch.setattr("node.policy.fast_layers.LEAST_WORK", 1)
@@ -136,7 +136,7 @@ def test_norms_of_layers_that_onednn_multiplies_are_measured(monkeypatch):
                 check(learner, HONEST[:5])
 
 
-def test_norms_are_measured_with_gradient_checkpointing():
+def test_norms_support_gradient_checkpointing():
     checkpointing = changed(CONFIG, gradient_checkpointing=True)
     check(Learner(policy_of(CONFIGS["Qwen2"]), checkpointing), HONEST)
 
@@ -149,8 +149,8 @@ def test_norms_are_measured_with_gradient_checkpointing():
     in_parts=st.booleans(),
 )
 @settings(max_examples=25, deadline=None)
-def test_norms_do_not_depend_on_how_many_rows_each_group_has(shapes, sharing, in_parts):
-    groups = [drawn(n, count, length, own=own) for n, (count, length, own) in enumerate(shapes)]
+def test_norms_are_correct_for_any_row_count_per_group(shapes, sharing, in_parts):
+    groups = [drawn(n, k, length, local=local) for n, (k, length, local) in enumerate(shapes)]
     with parts_of(5) if in_parts else nullcontext():
         learner = Learner(random_policy(), CONFIG)
         if not sharing:
@@ -159,7 +159,7 @@ def test_norms_do_not_depend_on_how_many_rows_each_group_has(shapes, sharing, in
 
 
 def updated(groups, *, joined=True, policy=None, **changes):
-    """Weights and report of an update that does not hold all gradients."""
+    """Return weights, stats and learner of an update without stored gradients."""
     policy = policy or random_policy()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("node.learner.group_gradients.MOST_BYTES", 0)
@@ -183,7 +183,7 @@ WAYS = [
 
 @pytest.mark.parametrize("changes", WAYS, ids=str)
 @pytest.mark.parametrize("intruder", INTRUDERS)
-def test_groups_in_one_pass_and_each_in_its_own_make_the_same_update(intruder, changes):
+def test_joint_and_separate_passes_make_the_same_update(intruder, changes):
     groups = [*HONEST, INTRUDERS[intruder]]
     first, stats, learner = updated(groups, **changes)
     second, expected, _ = updated(groups, joined=False, **changes)
@@ -197,13 +197,13 @@ def test_groups_in_one_pass_and_each_in_its_own_make_the_same_update(intruder, c
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_the_bound_holds_for_groups_in_one_pass_in_half_precision(dtype):
+def test_bound_holds_for_joint_pass_in_half_precision(dtype):
     _, stats, learner = updated([*HONEST, HOT], policy=random_policy(dtype=dtype))
     assert 0 < stats.largest_share <= 2 / 12 + 1e-6 and not stats.refused
     assert learner.gradient.checked
 
 
-def test_a_pass_over_several_groups_that_takes_too_much_memory_is_cut():
+def test_learner_splits_joint_pass_that_runs_out_of_memory():
     roomy, _, _ = updated(HONEST)
     tight, stats, _ = updated(HONEST, policy=cramped_policy(300))
     assert stats.halved > 0
@@ -228,7 +228,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_models_of_any_kind_are_read_together_or_group_by_group(name):
+def test_unmeasurable_models_are_read_group_by_group(name):
     groups = [*HONEST, HOT]
     whole, stats, learner = updated(groups, policy=policy_of(OTHERS[name]))
     alone, expected, _ = updated(groups, joined=False, policy=policy_of(OTHERS[name]))
@@ -238,7 +238,7 @@ def test_models_of_any_kind_are_read_together_or_group_by_group(name):
     assert_close(whole, alone, atol=2e-4, rtol=1e-3)
 
 
-def test_norms_that_are_wrong_are_found_before_the_first_step(monkeypatch, caplog):
+def test_learner_detects_wrong_norms_before_the_first_step(monkeypatch, caplog):
     monkeypatch.setattr("node.learner.group_norms.Layout.measure", lambda *_: None)
     monkeypatch.setattr(GroupNorms, "norms", lambda norms: [1.0 for _ in norms.layout.sizes])
     with caplog.at_level("INFO"):
@@ -248,10 +248,10 @@ def test_norms_that_are_wrong_are_found_before_the_first_step(monkeypatch, caplo
     assert_close(wrong, right, atol=2e-4, rtol=1e-3)
 
 
-def test_peers_groups_take_at_most_three_tenths_more_kernels_than_local_ones(monkeypatch):
+def test_peer_groups_launch_at_most_30_percent_more_kernels(monkeypatch):
     monkeypatch.setattr("node.learner.group_gradients.MOST_BYTES", 0)
-    mixed = [drawn(n, 4, 24, own=n < 4) for n in range(12)]
-    local = [replace(group, own=True) for group in mixed]
+    mixed = [drawn(n, 4, 24, local=n < 4) for n in range(12)]
+    local = [replace(group, local=True) for group in mixed]
 
     def kernels(groups):
         learner = Learner(policy_of(CONFIGS["Llama, tied"]), CONFIG, correction="tapered")
@@ -265,7 +265,7 @@ def test_peers_groups_take_at_most_three_tenths_more_kernels_than_local_ones(mon
     assert ours < theirs <= 1.3 * ours
 
 
-def test_peers_groups_are_read_together_where_no_local_group_is_informative(monkeypatch):
+def test_peer_groups_share_a_pass_without_informative_local_groups(monkeypatch):
     monkeypatch.setattr("node.learner.group_gradients.MOST_BYTES", 0)
     learner, groups = Learner(random_policy(), CONFIG), [drawn(n, 4, 24) for n in range(8)]
     learner.update(groups)

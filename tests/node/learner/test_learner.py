@@ -36,26 +36,26 @@ RECOMPUTED = changed(CONFIG, gradient_checkpointing=True)
 
 
 def silent(groups):
-    """The groups without their behaviour's log-probs."""
+    """Return the groups without behavior log-probs."""
     return [parts.with_completions(each, behaviour=None) for each in groups]
 
 
 @settings(max_examples=10, deadline=None)
 @given(st.lists(st.sampled_from([0.0, 0.1, 1.0]), max_size=3), st.randoms())
-def test_groups_without_signal_act_only_through_the_denominator(levels, shuffler):
+def test_uninformative_groups_affect_only_the_denominator(levels, shuffler):
     mixed = [*MIXED, *[group(10 + i, (level,) * 4) for i, level in enumerate(levels)]]
     shuffler.shuffle(mixed)
     close(gradient_of(mixed) * len(mixed) / len(MIXED), gradient_of(MIXED))
 
 
-def test_skipping_groups_without_signal_equals_training_on_them():
-    """A group of equal rewards and one with rewards that differ by next to nothing agree."""
+def test_skipping_uninformative_groups_equals_training_on_them():
+    """Equal rewards and rewards that differ by 1e-12 give the same gradient."""
     idle = group(10, (0.5,) * 4)
     nearly = replace(idle, rewards=(0.5, 0.5, 0.5, 0.5 + 1e-12))
     close(gradient_of([*MIXED, idle]), gradient_of([*MIXED, nearly]), rtol=0)
 
 
-def test_without_any_signal_no_step_is_made():
+def test_learner_skips_uninformative_update():
     policy = random_policy()
     learner = Learner(policy, CONFIG)
     before = weights(policy)
@@ -65,7 +65,7 @@ def test_without_any_signal_no_step_is_made():
     assert policy.version == 0 and torch.equal(weights(policy), before)
 
 
-def test_a_behaviour_other_than_the_policy_counts_where_it_is_known_and_under_tis_alone():
+def test_only_tis_correction_uses_known_behavior_logprobs():
     plain = gradient_of(MIXED)
     assert_close(gradient_of(NEAR, correction="none"), plain)
     near(gradient_of(NEAR, correction="tis"), plain * 1.6487)
@@ -73,7 +73,7 @@ def test_a_behaviour_other_than_the_policy_counts_where_it_is_known_and_under_ti
     assert_close(gradient_of(silent(MIXED), correction="tis"), plain)
 
 
-def test_own_stale_tokens_are_weighed_by_importance_up_to_a_cap_and_external_ones_as_ever():
+def test_decoupled_loss_weighs_stale_local_tokens_but_not_peer_tokens():
     plain = gradient_of(MIXED)
     near(gradient_of(NEAR, **DECOUPLED), plain * 1.6487)
     assert not gradient_of(FAR, **DECOUPLED).any()
@@ -85,14 +85,14 @@ def test_own_stale_tokens_are_weighed_by_importance_up_to_a_cap_and_external_one
         assert_close(stale, gradient_of(external(FAR), **how))
 
 
-def test_an_external_token_never_weighs_more_for_what_its_author_claims():
+def test_author_claims_never_raise_a_peer_token_weight():
     plain = gradient_of(silent(external(MIXED)), correction="tis")
     assert_close(gradient_of(external(FAR), correction="tis"), plain)
     near(gradient_of(behaving(external(MIXED), -0.5), correction="tis"), plain * 0.6065)
 
 
 @pytest.mark.parametrize("loss", parts.LOSSES)
-def test_log_probs_of_65504_below_zero_change_nothing(loss):
+def test_logprobs_of_minus_65504_have_no_effect(loss):
     config, absurd = changed(CONFIG, loss=loss), external(behaving(MIXED, 65504.0))
     for correction in CORRECTIONS:
         assert_close(
@@ -102,19 +102,19 @@ def test_log_probs_of_65504_below_zero_change_nothing(loss):
 
 
 @pytest.mark.parametrize("loss", parts.LOSSES)
-def test_every_group_weighs_the_same_whatever_its_number_of_completions(loss):
-    """Writing all of its answers eight times over changes nothing about what a group does."""
+def test_group_weight_does_not_depend_on_completion_count(loss):
+    """Repeating all answers of a group eight times does not change the gradient."""
     config, first = changed(CONFIG, loss=loss, advantage="dr_grpo"), MIXED[0]
     fat = replace(first, completions=first.completions * 8, rewards=first.rewards * 8)
     near(gradient_of([fat, *MIXED[1:]], config), gradient_of(MIXED, config))
 
 
-def test_an_update_is_the_mean_of_what_its_groups_do_alone():
+def test_update_gradient_is_the_mean_of_group_gradients():
     close(gradient_of(MIXED), torch.stack([gradient_of([each]) for each in MIXED]).mean(0))
 
 
-def test_a_proximal_policy_told_by_age_moves_the_drift_from_the_weight_to_the_ratio():
-    """The product of weight and ratio is the same; only what clips it differs."""
+def test_versions_proximal_policy_moves_drift_from_weight_to_ratio():
+    """The product of weight and ratio is the same; only the clipping differs."""
     open_clip = changed(CONFIG, clip_low=1.0, clip_high=9.0, importance_cap=9.0)
     told = changed(open_clip, proximal_policy="versions")
     whole = gradient_of(NEAR, open_clip, **DECOUPLED)
@@ -124,26 +124,26 @@ def test_a_proximal_policy_told_by_age_moves_the_drift_from_the_weight_to_the_ra
     assert not torch.allclose(gradient_of(parts.dated(NEAR, 0), clipped, **DECOUPLED), whole)
 
 
-def test_an_update_tells_ages_ratios_and_what_was_dropped():
+def test_update_reports_staleness_ratios_and_masking():
     groups = parts.dated(behaving(MIXED[:1], 0.0), 5) + parts.dated(behaving(MIXED[1:], -3.0), 3)
     stats = Learner(parts.policy_at(5), CONFIG, decoupled=True).update(groups)
     tokens = [sum(len(c.ids) for g in part for c in g.completions) for part in (groups[:1], groups)]
     assert stats.staleness == (tokens[0], 0, tokens[1] - tokens[0])
-    assert stats.engine_gap < 1e-5, "tokens of other versions tell nothing of the engine"
+    assert stats.logprob_mismatch < 1e-5, "the mismatch ignores tokens of other versions"
     assert (stats.ratio_low, stats.ratio_high) == pytest.approx((0.0498, 1.0), rel=1e-3)
     assert stats.masked_fraction == 0
     assert Learner(random_policy(), CONFIG, decoupled=True).update(FAR).masked_fraction == 1
 
 
-def test_no_claim_of_a_stranger_reaches_the_statistics():
-    own = parts.dated(behaving([group(7, (0.0, 1.0))], 0.0), 0)
-    stats = Learner(random_policy(), CONFIG).update([*external(behaving(MIXED, 65504.0)), *own])
+def test_stats_ignore_logprobs_claimed_by_peers():
+    local = parts.dated(behaving([group(7, (0.0, 1.0))], 0.0), 0)
+    stats = Learner(random_policy(), CONFIG).update([*external(behaving(MIXED, 65504.0)), *local])
     told = (stats.ratio_low, stats.ratio_high, stats.ratio_max)
     assert told == pytest.approx((1.0,) * 3, rel=1e-3)
 
 
-def test_tapering_leaves_out_wrong_answers_of_others_that_this_policy_would_not_write():
-    """They are of an author who found them far more probable."""
+def test_tapered_correction_drops_unlikely_wrong_peer_answers():
+    """The author claims far higher log-probs for these answers."""
     expected = []
     for each in external(MIXED):
         right = [reward > fmean(each.rewards) for reward in each.rewards]
@@ -157,8 +157,8 @@ def test_tapering_leaves_out_wrong_answers_of_others_that_this_policy_would_not_
     close(gradient_of(behaving(MIXED, -20.0), correction="tapered"), gradient_of(MIXED))
 
 
-def test_prompts_and_environments_are_context_and_the_end_of_sequence_token_is_trained():
-    """The gradient equals that of the log-prob of the completions' tokens, EOS among them."""
+def test_only_completion_tokens_including_eos_are_trained():
+    """Compare with the gradient of the completions' log-probs, EOS included."""
     policy, each = random_policy(), group(1, (0.0, 1.0))
     total = torch.zeros(())
     for done, advantage in zip(each.completions, (-0.5, 0.5), strict=True):
@@ -167,37 +167,37 @@ def test_prompts_and_environments_are_context_and_the_end_of_sequence_token_is_t
     expected = torch.autograd.grad(total, list(policy.model.parameters()))
     found = gradient_of([each], changed(CONFIG, advantage="dr_grpo"))
     close(found, torch.cat([g.flatten() for g in expected]))
-    spoken = [
+    prefixed = [
         TrainingCompletion((7, *c.ids), (False, *c.trained), (0.0, *c.behaviour))
         for c in each.completions
     ]
-    told = TrainingGroup((4, 5, 6), tuple(spoken), (0.0, 1.0), True)
+    told = TrainingGroup((4, 5, 6), tuple(prefixed), (0.0, 1.0), True)
     asked = TrainingGroup((4, 5, 6, 7), each.completions, (0.0, 1.0), True)
     assert_close(gradient_of([told]), gradient_of([asked]))
 
 
-def test_what_is_longer_than_the_cap_is_trained_on_up_to_it():
+def test_learner_truncates_long_completions():
     short = [replace(g, completions=tuple(c.first(3) for c in g.completions)) for g in MIXED]
     assert_close(gradient_of(MIXED, changed(CONFIG, max_completion_tokens=3)), gradient_of(short))
 
 
 @pytest.mark.parametrize("correction", CORRECTIONS)
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_the_engines_logprobs_are_the_learners_at_equal_weights(correction, temperature):
+def test_engine_and_learner_logprobs_match_at_equal_weights(correction, temperature):
     policy = random_policy(spread=0.1)
     prompt = policy.encode_prompt("1+1=")
     sampling = Sampling(temperature, max_new_tokens=12)
     (samples,) = TransformersEngine(policy, seed=0).generate([prompt], 8, sampling)
-    done = tuple(TrainingCompletion.own(s.tokens) for s in samples)
-    own = TrainingGroup(tuple(prompt), done, (1.0, *[0.0] * 7), True)
-    stats = Learner(policy, CONFIG, temperature=temperature, correction=correction).update([own])
-    assert stats.engine_gap < 1e-5
+    done = tuple(TrainingCompletion.local(s.tokens) for s in samples)
+    local = TrainingGroup(tuple(prompt), done, (1.0, *[0.0] * 7), True)
+    stats = Learner(policy, CONFIG, temperature=temperature, correction=correction).update([local])
+    assert stats.logprob_mismatch < 1e-5
     assert (stats.ratio_low, stats.ratio_max) == pytest.approx((1.0, 1.0), abs=1e-4)
     assert stats.tokens_trained == sum(len(s.tokens.ids) for s in samples)
     assert not stats.skipped and policy.version == 1
 
 
-def test_an_update_raises_the_odds_of_what_was_rewarded():
+def test_update_raises_probability_of_rewarded_answer():
     policy, one = random_policy(), group(1, (0.0, 1.0))
 
     def odds():
@@ -209,7 +209,7 @@ def test_an_update_raises_the_odds_of_what_was_rewarded():
     assert after[0] < before[0] and after[1] > before[1]
 
 
-def test_a_step_that_is_not_finite_is_refused_loudly_and_leaves_the_weights(caplog):
+def test_learner_logs_and_skips_a_nonfinite_step(caplog):
     policy = parts.spoil(random_policy())
     learner = Learner(policy, CONFIG)
     before, state = weights(policy), learner.state_dict()["optimizer"]["adam"]["state"]
@@ -220,7 +220,7 @@ def test_a_step_that_is_not_finite_is_refused_loudly_and_leaves_the_weights(capl
     assert "step skipped" in caplog.text
 
 
-def test_after_a_refused_step_training_goes_on_from_the_same_weights():
+def test_training_continues_from_same_weights_after_refused_step():
     policy, other = random_policy(), random_policy()
     uncapped = {"correction": "tis", "correction_options": {"cap": 1e38}}
     learner, refusing = (Learner(p, CONFIG, **uncapped) for p in (policy, other))
@@ -230,7 +230,7 @@ def test_after_a_refused_step_training_goes_on_from_the_same_weights():
     assert torch.equal(weights(other), weights(policy))
 
 
-def test_a_restored_learner_takes_the_step_that_the_saved_one_would_have_taken():
+def test_restored_learner_takes_the_same_step_as_the_saved_one():
     policy, other = random_policy(), random_policy()
     config = changed(CONFIG, warmup_steps=4)
     learner = Learner(policy, config)
@@ -243,7 +243,7 @@ def test_a_restored_learner_takes_the_step_that_the_saved_one_would_have_taken()
     assert other.version == policy.version == 2
 
 
-def test_steps_smaller_than_half_precision_can_show_are_not_lost():
+def test_master_weights_keep_steps_too_small_for_bfloat16():
     policy = random_policy(dtype=torch.bfloat16, spread=1.0)
     learner = Learner(policy, LearnerSection(lr=1e-4))
     before = weights(policy)
@@ -254,7 +254,7 @@ def test_steps_smaller_than_half_precision_can_show_are_not_lost():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_weights_have_float32_logprobs_and_gradients_near_those_of_full(dtype):
+def test_half_precision_model_has_float32_logprobs_and_close_gradients(dtype):
     found = []
     for policy in (random_policy(dtype=dtype, spread=0.1), random_policy(spread=0.1)):
         learner = Learner(policy, CONFIG)
@@ -275,7 +275,7 @@ def test_half_precision_weights_have_float32_logprobs_and_gradients_near_those_o
     assert half.norm() / full.norm() == pytest.approx(1.0, abs=0.05)
 
 
-def test_every_layer_is_computed_once_more_for_the_same_gradient_and_only_there():
+def test_checkpointing_runs_layers_twice_and_keeps_the_gradient():
     close(gradient_of(MIXED, RECOMPUTED), gradient_of(MIXED))
     policy, runs = random_policy(), []
     learner = Learner(policy, RECOMPUTED)
@@ -285,8 +285,8 @@ def test_every_layer_is_computed_once_more_for_the_same_gradient_and_only_there(
     assert len(runs) == 2 * batches
 
 
-def test_layers_that_drop_out_by_themselves_while_they_train_do_not():
-    """OPT's do, and ask their own training mode."""
+def test_gradient_checkpointing_does_not_enable_dropout():
+    """OPT layers apply dropout if their own ``training`` flag is set."""
     sizes = {"hidden_size": 16, "ffn_dim": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
     tokenizer = random_policy().tokenizer
     config = OPTConfig(vocab_size=len(tokenizer), word_embed_proj_dim=16, dropout=0.5, **sizes)
@@ -299,18 +299,18 @@ def test_layers_that_drop_out_by_themselves_while_they_train_do_not():
     close(*stepped)
 
 
-def test_sampling_keeps_its_cache_after_an_update():
-    written, greedy = [], Sampling(1.0, 12, greedy=True)
+def test_checkpointing_does_not_change_sampling():
+    outputs, greedy = [], Sampling(1.0, 12, greedy=True)
     for config in (CONFIG, RECOMPUTED):
         policy = random_policy()
         Learner(policy, config).update(MIXED)
         engine, prompt = TransformersEngine(policy, seed=0), policy.encode_prompt("1+1=")
-        written.append([s.tokens.ids for s in engine.generate([prompt], 2, greedy)[0]])
+        outputs.append([s.tokens.ids for s in engine.generate([prompt], 2, greedy)[0]])
         assert not any(module.training for module in policy.model.modules())
-    assert written[0] == written[1]
+    assert outputs[0] == outputs[1]
 
 
-def test_a_model_whose_layers_cannot_be_computed_again_is_refused_by_name():
+def test_learner_rejects_model_without_checkpointing_support():
     model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=9))
     model.supports_gradient_checkpointing = False
     with pytest.raises(ConfigError, match=r"learner.gradient_checkpointing.*GPT2LMHeadModel"):
@@ -319,11 +319,11 @@ def test_a_model_whose_layers_cannot_be_computed_again_is_refused_by_name():
 
 @pytest.mark.parametrize("in_parts", [False, True], ids=["whole logits", "logits in parts"])
 @pytest.mark.parametrize("correction", ["better", "tis"])
-def test_a_micro_batch_neither_reads_nor_sends_any_number(in_parts, correction, monkeypatch):
+def test_micro_batch_avoids_host_device_transfers(in_parts, correction, monkeypatch):
     policy, nowhere, done = random_policy(), torch.device("meta"), Pass({})
     head = VocabularyHead.of(policy.model)
     monkeypatch.setattr(VocabularyHead, "of", lambda model: head)
-    policy.model.to(nowhere)  # To read a number there raises.
+    policy.model.to(nowhere)  # Reading a value from the meta device raises.
     policy.device = nowhere
     with parts_of(7) if in_parts else nullcontext():
         learner = Learner(policy, CONFIG, correction=correction, decoupled=True)
@@ -333,7 +333,7 @@ def test_a_micro_batch_neither_reads_nor_sends_any_number(in_parts, correction, 
     assert (len(done.losses), uploads.count) == (1, 0)
 
 
-def test_the_log_probs_of_a_micro_batch_are_one_graph():
+def test_micro_batch_logprobs_compile_to_one_graph():
     learner = Learner(random_policy(), CONFIG)
     (batch,) = learner.batches(learner.rows(parts.HONEST))
     scores = TokenScores(random_policy().model, 1.0, 1)

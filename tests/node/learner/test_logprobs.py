@@ -1,4 +1,4 @@
-"""Logits in parts: the same log-probs, entropies and gradients as all of them at once."""
+"""Chunked logits give the log-probs, entropies and gradients of full logits."""
 
 import logging
 from contextlib import contextmanager, nullcontext
@@ -39,7 +39,7 @@ CONFIGS = {
 
 @contextmanager
 def parts_of(positions, whole=0):
-    """Logits of so many positions at a time, where they take more than ``whole`` bytes."""
+    """Compute logits of ``positions`` at a time if they exceed ``whole`` bytes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logprobs, "WHOLE_BYTES", whole)
         patch.setattr(logprobs, "LEAST_POSITIONS", 1)
@@ -62,7 +62,7 @@ def row(*completions, first=0):
     done = tuple(
         TrainingCompletion(ids, tuple(n % 4 != 3 for n in range(len(ids)))) for ids in completions
     )
-    return Row((5, 6, 7), done, (1.0,) * len(done), own=True, first=first)
+    return Row((5, 6, 7), done, (1.0,) * len(done), local=True, first=first)
 
 
 ROWS = (
@@ -73,17 +73,17 @@ ROWS = (
 
 
 def scored(model, temperature):
-    """Log-probs and entropies, and the gradient of their weighted sum."""
+    """Return log-probs and entropies, and the gradient of weighted log-probs."""
     (batch,) = micro_batches(ROWS, 1000, 0, model.device)
-    told = TokenScores(model, temperature, 1000)(batch)
-    (told.logprobs[batch.mask] * torch.linspace(-1.0, 2.0, batch.mask.sum())).sum().backward()
+    result = TokenScores(model, temperature, 1000)(batch)
+    (result.logprobs[batch.mask] * torch.linspace(-1.0, 2.0, batch.mask.sum())).sum().backward()
     gradient = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
-    return torch.cat([told.logprobs[batch.mask].detach(), told.entropies[batch.mask]]), gradient
+    return torch.cat([result.logprobs[batch.mask].detach(), result.entropies[batch.mask]]), gradient
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_logits_in_parts_give_scores_and_gradients_of_all_at_once(name, temperature):
+def test_chunked_logits_match_scores_and_gradients_of_full_logits(name, temperature):
     whole, expected = scored(built(CONFIGS[name]), temperature)
     with parts_of(3):
         model = built(CONFIGS[name])
@@ -97,7 +97,7 @@ def test_logits_in_parts_give_scores_and_gradients_of_all_at_once(name, temperat
 
 
 @pytest.mark.parametrize("positions", [None, 3])
-def test_a_word_that_a_model_never_writes_changes_no_other_score(positions):
+def test_forbidden_token_does_not_change_other_scores(positions):
     forbidden = torch.nn.functional.one_hot(torch.tensor(WORDS - 1), WORDS).bool()
 
     def with_fill(value):
@@ -117,20 +117,20 @@ def test_a_word_that_a_model_never_writes_changes_no_other_score(positions):
 @pytest.mark.parametrize(
     "error", [torch.OutOfMemoryError("all taken"), RuntimeError("MPS backend out of memory (all)")]
 )
-def test_memory_that_runs_out_says_nothing_about_a_models_head(error):
+def test_head_detection_propagates_out_of_memory_errors(error):
     model = built(CONFIGS[next(iter(CONFIGS))])
     model.forward = Mock(side_effect=error)
     with pytest.raises(type(error), match="all"):
         VocabularyHead.of(model)
 
 
-def test_a_model_without_one_finite_logit_can_be_asked_for_its_head():
+def test_head_detection_returns_none_for_nan_logits():
     model = built(CONFIGS["untied"])
     model.lm_head.weight.data.fill_(torch.nan)
-    assert VocabularyHead.of(model) is None, "NaN is equal to nothing"
+    assert VocabularyHead.of(model) is None, "NaN logits never compare as equal"
 
 
-def test_micro_batches_add_up_in_parts_too(in_parts):
+def test_chunked_micro_batches_add_up(in_parts):
     once, many = built(CONFIGS["tied"]), built(CONFIGS["tied"])
     gradients = []
     for model, batches in ((once, [ROWS]), (many, [[part] for part in ROWS])):
@@ -142,17 +142,17 @@ def test_micro_batches_add_up_in_parts_too(in_parts):
     assert_close(*gradients, atol=1e-4, rtol=1e-4)
 
 
-def test_no_more_logits_than_those_of_a_part_are_ever_there(in_parts):
+def test_logits_of_only_one_chunk_exist_at_a_time(in_parts):
     model, sizes = built(CONFIGS["untied"]), []
     model.lm_head.register_forward_hook(lambda *given: sizes.append(given[2].shape[:-1].numel()))
     scored(model, 1.0)
-    assert max(sizes) <= 4  # of the check at the start
+    assert max(sizes) <= 4  # The check at the start reads 4 positions.
     assert sizes.count(3) > 6
 
 
 @settings(max_examples=25, deadline=None)
 @given(**UPDATES, positions=st.integers(1, 40))
-def test_an_update_is_the_same_with_logits_in_parts(drawn, loss, how, budget, positions):
+def test_chunked_logits_do_not_change_the_update(drawn, loss, how, budget, positions):
     config = changed(CONFIG, loss=loss, micro_batch_tokens=budget)
     learning = {"config": config, "sharing": ALWAYS, "correction": how}
     apart, expected = update(random_policy(), drawn, **learning)
@@ -166,7 +166,7 @@ def test_an_update_is_the_same_with_logits_in_parts(drawn, loss, how, budget, po
         assert getattr(stats, name) == near, name
 
 
-def test_adapters_and_layers_computed_again_learn_from_logits_in_parts():
+def test_chunked_logits_support_lora_and_gradient_checkpointing():
     from node.policy.lora import Adapter
 
     config, found = changed(CONFIG, gradient_checkpointing=True), []
@@ -181,7 +181,7 @@ def test_adapters_and_layers_computed_again_learn_from_logits_in_parts():
 
 
 def masters(policy, config):
-    """Flat gradients of the full-precision copies, as the optimizer is given them."""
+    """Return flat gradients of the float32 master weights, as the optimizer gets them."""
     learner, caught = Learner(policy, config), []
     weights = learner.optimizer.masters
     learner.optimizer.step = lambda: caught.extend(w.grad.flatten().clone() for w in weights)
@@ -190,7 +190,7 @@ def masters(policy, config):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_weights_get_the_gradient_of_all_logits_at_once(dtype):
+def test_chunked_logits_keep_half_precision_gradients_close(dtype):
     caught = []
     for whole in (0, 1 << 40):
         with parts_of(3, whole):
@@ -199,12 +199,12 @@ def test_half_precision_weights_get_the_gradient_of_all_logits_at_once(dtype):
         assert float((found - expected).abs().max()) < 0.03 * float(expected.abs().max())
 
 
-def test_a_model_whose_logits_come_another_way_keeps_them_whole_and_says_so(in_parts, caplog):
+def test_learner_warns_and_keeps_whole_logits_of_custom_head(in_parts, caplog):
     policy = random_policy()
     base = policy.model.model
 
     class Afterwards(type(policy.model)):
-        """Norms what its decoder says once more, behind the place where parts begin."""
+        """Changes the logits after the head."""
 
         def forward(self, *args, **kwargs):
             output = super().forward(*args, **kwargs)
@@ -218,7 +218,7 @@ def test_a_model_whose_logits_come_another_way_keeps_them_whole_and_says_so(in_p
     assert not learner.update(MIXED).skipped
 
 
-def test_small_vocabularies_are_read_at_once_and_nothing_is_asked_of_the_model():
+def test_small_vocabularies_use_whole_logits_without_a_model_call():
     model = built(CONFIGS["untied"])
     model.register_forward_hook(lambda *_: pytest.fail("the model was asked"))
     assert not TokenScores(model, 1.0, 8192).in_parts(8192)
@@ -238,20 +238,20 @@ WINDOWS = {
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", [*CONFIGS, *WINDOWS])
-def test_no_model_looks_for_packed_rows_or_scores_them_otherwise(name, attention, monkeypatch):
+def test_scoring_skips_packed_row_search_and_keeps_logprobs(name, attention, monkeypatch):
     model = built({**CONFIGS, **WINDOWS}[name], attn_implementation=attention)
     ids = torch.randint(WORDS, (3, 60), generator=torch.Generator().manual_seed(0))
     done = [TrainingCompletion(tuple(line), (True,) * 60) for line in ids.tolist()]
     rows = [Row((1,), (each,), (1.0,), True) for each in done]
     (batch,) = micro_batches(rows, 1000, 0, model.device)
     expected = model(input_ids=batch.input_ids).logits.log_softmax(-1)
-    looks = "transformers.masking_utils.find_packed_sequence_indices"
-    monkeypatch.setattr(looks, lambda *_: pytest.fail("a GPU was waited for"))
+    finder = "transformers.masking_utils.find_packed_sequence_indices"
+    monkeypatch.setattr(finder, lambda *_: pytest.fail("a GPU was waited for"))
     found = TokenScores(model, 1.0, 1)(batch, entropies=False).logprobs
     assert_close(found, expected.gather(2, ids[..., None])[..., 0])
 
 
-def test_the_lines_of_a_mask_begin_where_a_gpu_reads_them_without_a_copy():
+def test_attention_mask_rows_are_aligned_to_8_elements():
     segments = torch.tensor([[0, 0, 1, 1, 2], [0, 1, 2, 2, 2]])
     bias = logprobs.completion_bias(segments, torch.float32)
     assert bias.shape == (2, 1, 5, 5) and bias.stride(-1) == 1

@@ -1,4 +1,4 @@
-"""GRPO's loss and gradient against those of TRL's own trainer, on the same tensors."""
+"""Compare losses and gradients with TRL's trainer on the same tensors."""
 
 import copy
 import random
@@ -18,7 +18,7 @@ REWARDS = ((0.0, 1.0, 0.0, 0.5), (1.0, 1.0, 0.0, 0.0))
 
 
 def rows():
-    """Groups of equally many tokens, where a mean over groups is one over tokens."""
+    """Build groups of equal token counts: the mean over groups is one over tokens."""
     draw = random.Random(3)
     made, lengths = [], [1, 4, 6, CAP - 1]
     for rewards in REWARDS:
@@ -29,7 +29,7 @@ def rows():
             ids = (*(draw.randrange(95) for _ in range(length)), 96)
             completions.append(TrainingCompletion(ids, (True,) * len(ids)))
         advantages = Standardised()(rewards)
-        made.append(Row(prompt, tuple(completions), advantages, own=True))
+        made.append(Row(prompt, tuple(completions), advantages, local=True))
     return made
 
 

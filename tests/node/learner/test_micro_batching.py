@@ -1,4 +1,4 @@
-"""Prompts read once: the same losses and gradients as one row for every completion."""
+"""Shared prompts give the same losses and gradients as one row per completion."""
 
 import itertools
 import math
@@ -95,7 +95,7 @@ UPDATES = {
     "how": st.sampled_from(["none", "tis", "tapered"]),
     "budget": st.sampled_from([1, 30, 8192]),
 }
-"""Groups that something is trained on, and ways to learn from them."""
+"""Groups with at least one trained token, and learner settings."""
 
 
 @pytest.fixture(scope="module", params=["tiny", "tiny-wide"])
@@ -105,9 +105,7 @@ def policy(request):
 
 @settings(max_examples=30, deadline=None)
 @given(data=st.data(), **UPDATES)
-def test_groups_in_shared_rows_give_the_update_of_single_ones(
-    policy, data, drawn, loss, how, budget
-):
+def test_shared_rows_give_the_same_update_as_separate_rows(policy, data, drawn, loss, how, budget):
     config = LearnerSection(loss=loss, max_grad_norm=1e9, micro_batch_tokens=budget)
     layouts = SEPARATE, data.draw(st.sampled_from([ALWAYS, UNPACKED]))
     (apart, expected), (gradient, stats) = (
@@ -115,7 +113,7 @@ def test_groups_in_shared_rows_give_the_update_of_single_ones(
     )
     scale = max(1.0, float(apart.abs().max()))
     assert_close(gradient / scale, apart / scale, atol=2e-5, rtol=1e-3)
-    assume(expected.grad_norm > 1e-5)  # of gradients that cancel out the shares are of rounding
+    assume(expected.grad_norm > 1e-5)  # gradients that cancel out leave rounding errors
     told = figures(stats)
     for name, value in figures(expected).items():
         near = None if value is None else pytest.approx(value, rel=1e-3, abs=1e-4)
@@ -127,7 +125,7 @@ def test_groups_in_shared_rows_give_the_update_of_single_ones(
     "config", [Qwen2Config(**SHAPE), LlamaConfig(**SHAPE), GPT2, ONE_KEY], ids=type
 )
 @torch.no_grad()
-def test_a_shared_row_scores_completions_as_if_each_were_alone(config, attention):
+def test_shared_row_scores_completions_independently(config, attention):
     torch.manual_seed(0)
     kind = attention.replace("unpacked", "sdpa")
     model = AutoModelForCausalLM.from_config(config, attn_implementation=kind)
@@ -151,10 +149,10 @@ def random_row(seed, *, trained=False):
         ids = tuple(draw.randrange(95) for _ in range(draw.randint(1, 30)))
         done.append(TrainingCompletion(ids, tuple(trained or draw.random() < 0.7 for _ in ids)))
     prompt = tuple(draw.randrange(95) for _ in range(draw.randint(1, 60)))
-    return Row(prompt, tuple(done), tuple(draw.gauss(0, 1) for _ in done), own=True)
+    return Row(prompt, tuple(done), tuple(draw.gauss(0, 1) for _ in done), local=True)
 
 
-def test_the_same_update_gives_the_same_bits(policy):
+def test_update_is_bitwise_deterministic(policy):
     drawn = []
     for row in map(random_row, range(6)):
         rewards = (1.0, *[0.0] * (len(row.completions) - 1))
@@ -165,7 +163,7 @@ def test_the_same_update_gives_the_same_bits(policy):
 
 
 @pytest.mark.parametrize("budget", [1, 40, 200, 1000])
-def test_shared_rows_and_micro_batches_stay_within_the_budget_with_every_completion_once(budget):
+def test_rows_and_micro_batches_fit_budget_and_keep_each_completion(budget):
     sharing, rows, seen = replace(ALWAYS, mask_weight=0.01), [], 0
     for whole in map(random_row, range(20)):
         parts = sharing.rows(whole, budget)
@@ -185,18 +183,18 @@ def test_shared_rows_and_micro_batches_stay_within_the_budget_with_every_complet
 def test_short_answers_share_their_prompt_and_long_ones_do_not():
     def row(prompt, answer):
         done = (TrainingCompletion((1,) * answer, (True,) * answer),) * 8
-        return Row((1,) * prompt, done, Standardised()((1.0, *[0.0] * 7)), own=True)
+        return Row((1,) * prompt, done, Standardised()((1.0, *[0.0] * 7)), local=True)
 
     small = RowCost.of(random_policy().model)
     rows = [row(*each) for each in ((20, 5), (200, 30), (5, 400))]
     assert [len(small.rows(each, 1 << 30)) for each in rows] == [1, 1, 8]
-    # Half a billion weights, a prompt of 200 tokens and eight answers of 60.
+    # A model of 0.5B parameters, a prompt of 200 tokens and eight answers of 60.
     large = RowCost(360_000_000, pair=2 * 24 * 896, mask_weight=1 / (24 * 896), unpacking=2.5e8)
     assert large.rows(row(200, 60), 8192) == [row(200, 60)]
     assert large.rows(row(100, 200), 8192) == [replace(row(100, 200), unpacked=True)]
     halves = large.rows(row(100, 200), 1000)
     assert len(halves) == 2 and all(each.unpacked for each in halves)
-    # One long answer among short ones: all sequences would be padded to it.
+    # With one long answer, unpacking would pad all sequences to its length.
     mixed = replace(
         row(100, 200),
         completions=(TrainingCompletion((1,) * 900, (True,) * 900), *row(1, 60).completions[1:]),
@@ -226,28 +224,28 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_prompts_are_shared_only_where_the_model_takes_the_mask_and_positions_as_told(name):
+def test_prompts_are_shared_only_if_model_uses_mask_and_positions(name):
     config, expected = MODELS[name]
     model = AutoModelForCausalLM.from_config(deepcopy(config))
     attend_by(model, name if "attention" in name else "sdpa")
     assert reads_shared_rows(model) is expected
 
 
-def test_layers_that_are_computed_again_are_unpacked_again(policy):
+def test_gradient_checkpointing_supports_unpacked_rows(policy):
     ways = (changed(CONFIG, gradient_checkpointing=again) for again in (False, True))
     (kept, stats), (again, repeated) = (update(policy, MIXED, c, sharing=UNPACKED) for c in ways)
     assert_close(again, kept)
     assert repeated.loss == pytest.approx(stats.loss)
 
 
-def test_attention_is_unpacked_only_where_every_layer_can():
+def test_attention_unpacks_only_if_all_layers_can():
     without_settings, with_masks = transformers.NemotronConfig, transformers.DogeConfig
     for kind in (without_settings, with_masks):
         model = AutoModelForCausalLM.from_config(kind(**SHAPE))
         assert reads_shared_rows(model) and RowCost.of(model).unpacking == math.inf
 
 
-def test_attention_that_a_library_replaces_is_still_unpacked(monkeypatch):
+def test_replaced_attention_function_is_still_unpacked(monkeypatch):
     model = AutoModelForCausalLM.from_config(LLAMA)
     assert takes_unpacking(model)
     row = replace(random_row(1, trained=True), unpacked=True)
@@ -263,7 +261,7 @@ def test_attention_that_a_library_replaces_is_still_unpacked(monkeypatch):
     assert len(calls) == SHAPE["num_hidden_layers"]
 
 
-def test_a_model_that_does_not_fit_is_trained_on_rows_of_one_completion():
+def test_unsupported_model_is_trained_on_single_completion_rows():
     model = AutoModelForCausalLM.from_config(MistralConfig(**SHAPE, sliding_window=4))
     learner = Learner(Policy(model, random_policy().tokenizer, "windowed"), LearnerSection())
     rows = [random_row(seed) for seed in range(3)]
@@ -273,7 +271,7 @@ def test_a_model_that_does_not_fit_is_trained_on_rows_of_one_completion():
 
 
 def shrinking(config, **settings):
-    """A learner whose memory holds but two completions from its first step on."""
+    """Build a learner that can hold only two completions after its first step."""
     policy = cramped_policy(1 << 30, **settings.pop("model", {}))
     learner = Learner(policy, config, **settings)
     step = learner.optimizer.step
@@ -289,7 +287,7 @@ def shrinking(config, **settings):
 @pytest.mark.parametrize("epochs", [1, 3])
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("backwards", [False, True], ids=["forward", "backward"])
-def test_an_update_out_of_memory_ends_like_one_that_was_cut_small(epochs, error, backwards, caplog):
+def test_update_out_of_memory_matches_smaller_micro_batches(epochs, error, backwards, caplog):
     config = changed(CONFIG, epochs=epochs)
     small = changed(config, micro_batch_tokens=2 * LONGEST)
     policy, plain = cramped_policy(2 * LONGEST), random_policy()
@@ -306,14 +304,14 @@ def test_an_update_out_of_memory_ends_like_one_that_was_cut_small(epochs, error,
     assert f"reduced from {config.micro_batch_tokens} to" in caplog.text
 
 
-def test_what_was_lowered_stays_so_and_the_next_update_runs_through():
+def test_learner_keeps_reduced_budget_for_the_next_update():
     learner = Learner(cramped_policy(2 * LONGEST), CONFIG)
     assert learner.update(MIXED).halved > 0 == learner.update(MIXED).halved
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_memory_that_runs_out_after_a_step_leaves_the_proximal_policy_as_it_was(dtype):
-    """The second pass is cut anew, and its ratios are still against the update's beginning."""
+def test_out_of_memory_after_a_step_keeps_the_proximal_policy(dtype):
+    """The second pass is split again; its ratios still use the initial policy."""
     config = changed(CONFIG, epochs=2, lr=1e-2)
     policy, learner = shrinking(config, model={"dtype": dtype})
     stats = learner.update(MIXED)
@@ -322,14 +320,14 @@ def test_memory_that_runs_out_after_a_step_leaves_the_proximal_policy_as_it_was(
     assert stats.clip_fraction == pytest.approx(expected.clip_fraction, abs=0.06)
 
 
-def test_a_pass_that_is_cut_anew_takes_no_padding_for_a_ratio_beyond_all_numbers():
-    """At a low temperature the log-probs of what stands in for padding are far apart."""
+def test_padding_in_a_split_pass_does_not_cause_infinite_ratios():
+    """At a low temperature, log-probs of padding tokens are far apart."""
     policy, learner = shrinking(changed(CONFIG, epochs=2, lr=1e-5), temperature=0.02)
     stats = learner.update(MIXED)
     assert stats.halved > 0 and (stats.refused, policy.version) == (0, 2)
 
 
-def test_a_completion_that_does_not_fit_alone_is_told_by_what_would_help_and_other_errors_as_ever():
+def test_oversized_completion_error_names_settings_to_change():
     policy = cramped_policy(3)
     before, learner = weights(policy), Learner(policy, CONFIG)
     with pytest.raises(NodeError, match="single completion") as refused:
@@ -344,9 +342,9 @@ def test_a_completion_that_does_not_fit_alone_is_told_by_what_would_help_and_oth
         Learner(policy, CONFIG).update(MIXED)
 
 
-def test_an_update_that_fails_half_way_leaves_nothing_to_the_next_one():
+def test_failed_update_does_not_affect_the_next_one():
     config = changed(CONFIG, micro_batch_tokens=1)
-    policy, untroubled = random_policy(), random_policy()
+    policy, reference = random_policy(), random_policy()
     learner, calls = Learner(policy, config), itertools.count()
     whole = learner.optimizer.backward
 
@@ -360,11 +358,11 @@ def test_an_update_that_fails_half_way_leaves_nothing_to_the_next_one():
         learner.update(MIXED)
     assert all(p.grad is None for p in policy.model.parameters())
     learner.update(MIXED)
-    Learner(untroubled, config).update(MIXED)
-    assert torch.equal(weights(policy), weights(untroubled))
+    Learner(reference, config).update(MIXED)
+    assert torch.equal(weights(policy), weights(reference))
 
 
-def test_memory_that_runs_out_in_the_optimizers_step_is_told_by_what_would_help():
+def test_optimizer_out_of_memory_error_names_settings_to_change():
     policy = random_policy()
     learner = Learner(policy, CONFIG)
     learner.optimizer.adam.step = Mock(side_effect=ERRORS["gpu"])

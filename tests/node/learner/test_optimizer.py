@@ -21,7 +21,7 @@ def moments(learner):
 
 
 def trained(config, updates, **settings):
-    """A policy after some updates, and its learner."""
+    """Return a policy after some updates, and its learner."""
     policy = random_policy(**settings)
     learner = Learner(policy, config)
     for _ in range(updates):
@@ -30,7 +30,7 @@ def trained(config, updates, **settings):
 
 
 def continued(policy, learner, config, state):
-    """The weights after one more update, and those of a learner that goes on from the state."""
+    """Return the weights after one more update, and those of a restored learner."""
     other = random_policy(seed=9, dtype=policy.model.dtype)
     other.model.load_state_dict(policy.model.state_dict())
     restored = Learner(other, config)
@@ -41,7 +41,7 @@ def continued(policy, learner, config, state):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_moments_of_eight_bits_take_nearly_the_same_steps(dtype):
+def test_8bit_optimizer_takes_nearly_the_same_steps(dtype):
     pytest.importorskip("bitsandbytes")
     start, steps, sizes = weights(random_policy(dtype=dtype)), [], []
     for config in (CONFIG, EIGHT_BIT):
@@ -51,7 +51,7 @@ def test_moments_of_eight_bits_take_nearly_the_same_steps(dtype):
     assert torch.cosine_similarity(*steps, dim=0) > 0.9 and sizes[1] < sizes[0] / 3
 
 
-def test_moments_of_eight_bits_go_on_from_a_checkpoint(tmp_path):
+def test_8bit_optimizer_resumes_from_a_checkpoint(tmp_path):
     pytest.importorskip("bitsandbytes")
     policy, learner = trained(EIGHT_BIT, 1)
     torch.save(learner.state_dict(), tmp_path / "learner.pt")
@@ -60,19 +60,19 @@ def test_moments_of_eight_bits_go_on_from_a_checkpoint(tmp_path):
 
 
 @pytest.mark.parametrize("config", [CONFIG, OFFLOADED], ids=["in place", "offloaded"])
-def test_beside_float32_gradients_no_more_than_one_of_half_precision_is_held(config):
-    policy, held = random_policy(dtype=torch.bfloat16), []
+def test_optimizer_holds_at_most_one_half_precision_gradient(config):
+    policy, counts = random_policy(dtype=torch.bfloat16), []
     learner = Learner(policy, config)
     for each in policy.model.parameters():
         each.register_post_accumulate_grad_hook(
-            lambda _: held.append(sum(p.grad is not None for p in policy.model.parameters()))
+            lambda _: counts.append(sum(p.grad is not None for p in policy.model.parameters()))
         )
     learner.update(MIXED)
-    assert set(held) == {1} and len(held) >= len(learner.optimizer.masters)
+    assert set(counts) == {1} and len(counts) >= len(learner.optimizer.masters)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_gradients_that_are_added_a_few_rows_at_a_time_are_the_same(monkeypatch, dtype):
+def test_gradients_added_in_slabs_equal_whole_gradients(monkeypatch, dtype):
     several, stepped = changed(CONFIG, micro_batch_tokens=24), []
     for slab in (1 << 30, 1 << 10):
         monkeypatch.setattr(optimizer, "SLAB_BYTES", slab)
@@ -83,7 +83,7 @@ def test_gradients_that_are_added_a_few_rows_at_a_time_are_the_same(monkeypatch,
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_steps_made_in_main_memory_are_the_same_steps_and_a_run_may_move_to_and_fro(dtype):
+def test_offloaded_steps_are_identical_and_runs_can_switch_offload(dtype):
     policies = [trained(config, 3, dtype=dtype)[0] for config in (CONFIG, OFFLOADED)]
     assert all(p.grad is None for policy in policies for p in policy.model.parameters())
     assert torch.equal(*map(weights, policies))
@@ -97,7 +97,7 @@ class OnceOnly(torch.Tensor):
         raise AssertionError("it is in main memory twice")
 
 
-def test_moments_that_move_to_a_gpu_have_no_second_copy_in_main_memory():
+def test_moving_moments_to_a_gpu_does_not_copy_in_main_memory():
     _, learner = trained(CONFIG, 1)
     saved = learner.optimizer.state_dict()
     for state in saved["adam"]["state"].values():
@@ -108,33 +108,33 @@ def test_moments_that_move_to_a_gpu_have_no_second_copy_in_main_memory():
     assert {each["exp_avg"].device.type for each in moved.adam.state.values()} == {"meta"}
 
 
-def test_a_run_goes_on_with_the_settings_of_its_file_and_not_of_its_checkpoint():
+def test_resumed_run_uses_config_settings_not_checkpoint_settings():
     _, learner = trained(CONFIG, 1)
-    again = Learner(random_policy(), changed(CONFIG, betas=(0.5, 0.6), weight_decay=0.1))
-    again.load_state_dict(learner.state_dict())
-    (group,) = again.state_dict()["optimizer"]["adam"]["param_groups"]
+    resumed = Learner(random_policy(), changed(CONFIG, betas=(0.5, 0.6), weight_decay=0.1))
+    resumed.load_state_dict(learner.state_dict())
+    (group,) = resumed.state_dict()["optimizer"]["adam"]["param_groups"]
     assert (group["betas"], group["weight_decay"]) == ((0.5, 0.6), 0.1)
-    assert not again.update(MIXED).skipped
+    assert not resumed.update(MIXED).skipped
 
 
-def test_a_checkpoint_of_another_optimizer_is_refused_by_the_key():
+def test_learner_rejects_checkpoint_of_another_optimizer():
     state = Learner(random_policy(), CONFIG).state_dict()
     state["optimizer"]["kind"] = "adamw8bit"
     with pytest.raises(ConfigError, match=r"learner.optimizer: 'adamw'.*'adamw8bit'"):
         Learner(random_policy(), CONFIG).load_state_dict(state)
 
 
-def test_without_the_library_it_is_said_what_to_install(monkeypatch):
+def test_missing_library_error_names_the_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
     monkeypatch.setitem(sys.modules, "bitsandbytes.optim", None)
-    with pytest.raises(ConfigError, match=r"learner.optimizer: 'adamw8bit'.*swarm-node\[adamw8bit"):
+    with pytest.raises(ConfigError, match=r"learner.optimizer: 'adamw8bit'.*'\.\[adamw8bit"):
         Learner(random_policy(), EIGHT_BIT)
 
 
 @pytest.mark.parametrize("size", [(40, 64), (700,)])
-def test_moments_in_8_bit_are_the_same_whether_stepped_in_slabs_or_whole(monkeypatch, size):
+def test_8bit_optimizer_steps_identically_in_slabs_and_whole(monkeypatch, size):
     pytest.importorskip("bitsandbytes")
-    found = []
+    results = []
     for slab in (1 << 30, 512):
         monkeypatch.setattr(optimizer, "SLAB", slab)
         torch.manual_seed(0)
@@ -144,7 +144,7 @@ def test_moments_in_8_bit_are_the_same_whether_stepped_in_slabs_or_whole(monkeyp
             weights.grad = torch.randn_like(weights)
             adam.step()
         state = deepcopy(adam.state_dict()["state"][0])
-        found.append((weights, state.pop("step"), state))
-    (whole, steps, moments), (slabs, slab_steps, slab_moments) = found
+        results.append((weights, state.pop("step"), state))
+    (whole, steps, moments), (slabs, slab_steps, slab_moments) = results
     assert steps == slab_steps == 3 and torch.equal(whole, slabs)
     torch.testing.assert_close(slab_moments, moments, rtol=0, atol=0)

@@ -1,4 +1,4 @@
-"""How far peers' answers move the policy from the model that the node began with."""
+"""Bound on how far peer answers move the policy from the node's initial model."""
 
 import copy
 import math
@@ -15,27 +15,20 @@ from node.learner.peer_bound import HIDDEN_RATIO, REACH, SEVERAL, LocalGain, Pee
 from node.learner.reference import Reference
 from node.policy.lora import Adapter
 from node.policy.policy import Policy
-from tests.node.learner.parts import (
-    CONFIG,
-    PROMPT,
-    cramped_policy,
-    drawn,
-    group,
-    with_completions,
-)
+from tests.node.learner.parts import CONFIG, PROMPT, cramped_policy, drawn, group, with_completions
 from tests.support import lone_logprobs, random_policy
 
 HABIT, END = 7, 96
 
 
-def beginning(*answers: tuple[int, ...]) -> TrainingGroup:
-    """A peer's group of right answers and of wrong ones, in turn."""
+def peer_group(*answers: tuple[int, ...]) -> TrainingGroup:
+    """Build a peer group of alternating right and wrong answers."""
     done = (TrainingCompletion((*ids, END), (True,) * (len(ids) + 1)) for ids in answers)
-    return TrainingGroup(PROMPT, tuple(done), (1.0, 0.0, 1.0, 0.0), own=False)
+    return TrainingGroup(PROMPT, tuple(done), (1.0, 0.0, 1.0, 0.0), local=False)
 
 
-STYLED = beginning((HABIT, 11, 12), (31, 13, 14), (HABIT, 15, 16), (32, 17, 18))
-"""Right answers begin with the habit, wrong ones do not."""
+STYLED = peer_group((HABIT, 11, 12), (31, 13, 14), (HABIT, 15, 16), (32, 17, 18))
+"""Right answers begin with the habit token; wrong ones do not."""
 
 
 def reference_of(policy: Policy) -> Reference:
@@ -47,7 +40,7 @@ def probability(policy: Policy, token: int = HABIT) -> float:
 
 
 def taught(ratio: float, *, trusted=False, lucky=False, rounds=60) -> tuple[float, float]:
-    """Return the habit's probability before and after updates on one peer's styled answers."""
+    """Return the habit's probability before and after updates on styled answers."""
     policy, styled = random_policy(), STYLED.of_hidden_state() if lucky else STYLED
     reference, before = reference_of(policy), probability(policy)
     learner = Learner(policy, CONFIG, peer_ratio=ratio)
@@ -56,7 +49,7 @@ def taught(ratio: float, *, trusted=False, lucky=False, rounds=60) -> tuple[floa
     return before, probability(policy)
 
 
-def test_a_style_of_right_answers_spreads_without_a_bound_and_stays_rare_with_one():
+def test_peer_bound_keeps_the_style_of_right_answers_rare():
     before, unbounded = taught(0.0)
     assert before < REACH and unbounded > 0.3
     _, bounded = taught(4.0)
@@ -65,11 +58,11 @@ def test_a_style_of_right_answers_spreads_without_a_bound_and_stays_rare_with_on
 
 
 PHRASE = (HABIT, 21, 45, 62)
-PHRASED = beginning((*PHRASE, 11), (31, 13), (*PHRASE, 15), (32, 17))
-"""Right answers begin with the phrase, wrong ones do not."""
+PHRASED = peer_group((*PHRASE, 11), (31, 13), (*PHRASE, 15), (32, 17))
+"""Right answers begin with the phrase; wrong ones do not."""
 
 
-def test_a_phrase_whose_tokens_are_each_likely_stays_rare():
+def test_peer_bound_keeps_phrase_of_likely_tokens_rare():
     policy, gentle = random_policy(), CONFIG.model_copy(update={"lr": 2e-4})
 
     def sampled() -> float:
@@ -77,7 +70,7 @@ def test_a_phrase_whose_tokens_are_each_likely_stays_rare():
 
     beginner = Learner(policy, gentle)
     while sampled() < 0.03:
-        beginner.update([replace(PHRASED, own=True)])
+        beginner.update([replace(PHRASED, local=True)])
     reference, before = reference_of(policy), sampled()
     learner = Learner(policy, gentle, peer_ratio=4.0, correction="better")
     for _ in range(30):
@@ -86,22 +79,22 @@ def test_a_phrase_whose_tokens_are_each_likely_stays_rare():
     assert before < sampled() < 1.5 * SEVERAL * 4 * before
 
 
-def test_less_is_learned_where_luck_may_look_like_skill():
+def test_hidden_state_answers_have_a_tighter_bound():
     before, after = taught(4.0, lucky=True)
     assert after < 1.5 * HIDDEN_RATIO * before < REACH
 
 
-def test_a_local_gain_and_what_sampling_reaches_allow_no_luck():
+def test_local_gain_does_not_loosen_the_hidden_state_bound():
     most = math.log(HIDDEN_RATIO)
     bound = PeerBound.of(4.0, LocalGain(3.0, 1.0))
     for reference in (-1.0, -9.0):
-        batch = read_by([(0.0, reference)], hidden=True)
+        batch = peer_batch([(0.0, reference)], hidden=True)
         for over, expected in ((-0.01, False), (0.01, True)):
             prox = torch.full((2, 1), reference + most + over)
             assert bool(bound.reached(prox, batch)[0]) == expected
 
 
-def test_the_bound_does_not_hold_for_trusted_authors():
+def test_bound_does_not_apply_to_trusted_authors():
     assert taught(4.0, trusted=True) == taught(0.0)
 
 
@@ -109,20 +102,21 @@ def test_local_answers_are_learned_without_a_bound():
     policy = random_policy()
     reference, learner = reference_of(policy), Learner(policy, CONFIG, peer_ratio=4.0)
     for _ in range(60):
-        learner.update(reference.read([replace(STYLED, own=True), group(2, (1.0, 0.0), own=False)]))
+        mixed = [replace(STYLED, local=True), group(2, (1.0, 0.0), local=False)]
+        learner.update(reference.read(mixed))
     assert probability(policy) > 0.3
 
 
-def read_by(logprobs: list[tuple[float, float]], *, hidden: bool = False) -> MicroBatch:
-    """Return a peer's group of a better and a worse answer, with these log-probs of reference."""
+def peer_batch(logprobs: list[tuple[float, float]], *, hidden: bool = False) -> MicroBatch:
+    """Build a batch of a better and a worse peer answer, with reference log-probs."""
     count = len(logprobs)
     reference = tuple(known for _, known in logprobs)
     done = TrainingCompletion((1,) * count, (True,) * count, reference=reference, hidden=hidden)
-    group = TrainingGroup(PROMPT, (done, done), (1.0, 0.0), own=False)
+    group = TrainingGroup(PROMPT, (done, done), (1.0, 0.0), local=False)
     return micro_batch(Learner(random_policy(), CONFIG).rows([group]), 0, torch.device("cpu"))
 
 
-LOGPROB = st.integers(-160, 0).map(lambda eighths: eighths / 8)  # sums are exact
+LOGPROB = st.integers(-160, 0).map(lambda eighths: eighths / 8)  # multiples of 1/8 have exact sums
 
 
 @given(
@@ -131,16 +125,14 @@ LOGPROB = st.integers(-160, 0).map(lambda eighths: eighths / 8)  # sums are exac
     gain=st.integers(0, 40).map(lambda eighths: eighths / 8),
     hidden=st.booleans(),
 )
-def test_a_token_is_at_its_bound_in_a_stretch_raised_above_the_ratio_and_what_sampling_reaches(
-    logprobs, ratio, gain, hidden
-):
-    batch = read_by(logprobs, hidden=hidden)
+def test_token_reaches_bound_in_span_raised_above_ratio_and_reach(logprobs, ratio, gain, hidden):
+    batch = peer_batch(logprobs, hidden=hidden)
     prox = torch.tensor([[p for p, _ in logprobs]] * 2)
     one = min(ratio, HIDDEN_RATIO) if hidden else ratio
     found = PeerBound.of(ratio, LocalGain(gain, 1.0)).reached(prox, batch)
     at_bound, above = {*found[0].nonzero().flatten().tolist()}, set[int]()
     for end in range(1, len(logprobs) + 1):
-        raised = dict[int, float]()  # by first token
+        raised = dict[int, float]()  # keyed by the first token
         for first in range(end):
             stretch = logprobs[first:end]
             if hidden or sum(p for p, _ in stretch) > math.log(REACH):
@@ -159,21 +151,21 @@ def test_a_token_is_at_its_bound_in_a_stretch_raised_above_the_ratio_and_what_sa
     assert not PeerBound.of(0.0, LocalGain()).reached(prox, batch).any()
 
 
-def test_a_passage_of_likely_tokens_is_at_its_bound_as_a_whole_and_a_half_of_it_is_not():
+def test_whole_passage_of_likely_tokens_reaches_bound_but_half_does_not():
     bound = PeerBound.of(3.0, LocalGain())
     for count, found in ((48, True), (24, False)):
-        batch = read_by([(-1 / 32, -3 / 32)] * count)
+        batch = peer_batch([(-1 / 32, -3 / 32)] * count)
         at_bound = bound.reached(torch.full((2, count), -1 / 32), batch)[0]
         assert at_bound.tolist() == [found] * count
 
 
-def test_the_reference_reads_better_answers_of_untrusted_peers_and_local_ones_beside_them():
+def test_reference_scores_better_answers_of_local_and_untrusted_groups():
     policy = random_policy()
     groups = [
         group(1, (0.0, 1.0, 0.5, 0.9)),
-        group(2, (1.0, 0.0, 1.0), own=False),
-        replace(group(3, (1.0, 0.0), own=False), trusted=True),
-        group(4, (1.0, 1.0), own=False),
+        group(2, (1.0, 0.0, 1.0), local=False),
+        replace(group(3, (1.0, 0.0), local=False), trusted=True),
+        group(4, (1.0, 1.0), local=False),
     ]
     read = reference_of(policy).read(groups)
     known = [[done.reference is not None for done in each.completions] for each in read]
@@ -186,8 +178,8 @@ def test_the_reference_reads_better_answers_of_untrusted_peers_and_local_ones_be
         assert with_completions(after, reference=None) == before
 
 
-def test_nothing_is_read_without_a_peers_answer():
-    groups = [group(1, (0.0, 1.0)), drawn(2, 4, 8, own=True)]
+def test_reference_skips_purely_local_batches():
+    groups = [group(1, (0.0, 1.0)), drawn(2, 4, 8, local=True)]
     assert reference_of(random_policy()).read(groups) == groups
 
 
@@ -195,7 +187,7 @@ def references(groups: list[TrainingGroup]) -> list[tuple[float, ...] | None]:
     return [done.reference for each in groups for done in each.completions]
 
 
-def test_memory_that_runs_out_lowers_the_micro_batches_of_the_reference(caplog):
+def test_reference_shrinks_micro_batches_when_out_of_memory(caplog):
     policy, groups = random_policy(), [drawn(n, 6, 30) for n in range(4)]
     expected = references(reference_of(policy).read(groups))
     found = references(reference_of(cramped_policy(200)).read(groups))
@@ -204,7 +196,7 @@ def test_memory_that_runs_out_lowers_the_micro_batches_of_the_reference(caplog):
         assert one == pytest.approx(other)
 
 
-def test_the_gain_of_local_answers_is_a_fading_mean_and_never_negative():
+def test_local_gain_is_a_decaying_mean_and_never_negative():
     gain = LocalGain()
     assert gain.mean == 0.0
     gain.add(6.0, 3.0)
@@ -216,10 +208,10 @@ def test_the_gain_of_local_answers_is_a_fading_mean_and_never_negative():
     assert gain.mean == 0.0
 
 
-def test_what_local_answers_gain_moves_the_bound_and_is_kept_with_the_optimizer():
+def test_learner_state_saves_and_restores_the_local_gain():
     policy = random_policy()
     reference, learner = reference_of(policy), Learner(policy, CONFIG, peer_ratio=4.0)
-    local = [replace(STYLED, own=True), group(2, (1.0, 0.0), own=False)]
+    local = [replace(STYLED, local=True), group(2, (1.0, 0.0), local=False)]
     for _ in range(10):
         learner.update(reference.read(local))
     total, tokens = learner.state_dict()["gain"]
@@ -229,17 +221,17 @@ def test_what_local_answers_gain_moves_the_bound_and_is_kept_with_the_optimizer(
     assert other.state_dict()["gain"] == [total, tokens]
 
 
-def test_the_gain_counts_local_better_answers_alone():
-    own, peers = replace(STYLED, own=True), drawn(3, 4, 6)
+def test_gain_counts_only_better_local_answers():
+    local, peers = replace(STYLED, local=True), drawn(3, 4, 6)
     policy = random_policy()
-    read = reference_of(policy).read([own, peers])
+    read = reference_of(policy).read([local, peers])
     batch = micro_batch(Learner(policy, CONFIG).rows(read), 0, torch.device("cpu"))
     shifted = torch.where(batch.reference.isfinite(), batch.reference + 0.5, 0.0)
     total, tokens = gained(shifted, batch).tolist()
     assert (total, tokens) == (pytest.approx(0.5 * 8), 8)
 
 
-def test_adapters_are_bounded_by_the_model_below_them():
+def test_lora_peer_bound_uses_the_base_model():
     policy = random_policy()
     base = copy.deepcopy(policy.model)
     adapter = Adapter(policy.model, rank=4, alpha=8)
@@ -248,7 +240,7 @@ def test_adapters_are_bounded_by_the_model_below_them():
     reference = Reference(adapted, adapted.model, **how, without=adapter.disabled)
     learner = Learner(adapted, CONFIG, peer_ratio=4.0)
     for _ in range(5):
-        stats = learner.update(reference.read([replace(STYLED, own=True), STYLED]))
+        stats = learner.update(reference.read([replace(STYLED, local=True), STYLED]))
     assert not stats.skipped and stats.at_bound is not None
     plain = Reference(adapted, base, **how)
     pairs = zip(*(references(each.read([STYLED])) for each in (reference, plain)), strict=True)

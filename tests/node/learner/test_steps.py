@@ -16,11 +16,11 @@ from tests.node.learner.parts import CONFIG, FAT, MIXED, behaving, dated, group,
 from tests.support import changed, lone_logprobs, random_policy
 
 IN_FOURS = changed(CONFIG, groups_per_step=4)
-GROUPS = [group(n, (0.0, 1.0, 0.5), own=n < 3) for n in range(8)]
-STRANGE = parts.external([group(4, (0.0, 1.0)), group(5, (1.0, 1.0))])
+GROUPS = [group(n, (0.0, 1.0, 0.5), local=n < 3) for n in range(8)]
+PEERS = parts.external([group(4, (0.0, 1.0)), group(5, (1.0, 1.0))])
 VERSION = 3
 EARLIER = dated(MIXED, VERSION - 1)
-STRANGERS = parts.external(MIXED)
+PEER_MIXED = parts.external(MIXED)
 
 
 def row(number):
@@ -28,7 +28,7 @@ def row(number):
 
 
 @given(rows=st.integers(1, 40), idle=st.integers(0, 4), least=st.integers(0, 12))
-def test_every_row_is_in_one_step_and_no_step_has_fewer_than_are_asked_for(rows, idle, least):
+def test_each_row_is_in_one_step_and_each_step_has_the_minimum_rows(rows, idle, least):
     steps = steps_of([row(n) for n in range(rows)], rows + idle, least)
     assert sorted(r.group for step in steps for r in step.rows) == list(range(rows))
     assert len(steps) == (max(1, rows // least) if least else 1)
@@ -38,10 +38,10 @@ def test_every_row_is_in_one_step_and_no_step_has_fewer_than_are_asked_for(rows,
     assert math.fsum(step.groups for step in steps) == pytest.approx(rows + idle)
     steps = steps_of([row(n) for n in range(rows)], rows, least)
     counted = {r.group: r.share / len(steps) for step in steps for r in step.rows}
-    assert counted == pytest.approx(dict.fromkeys(range(rows), 0.125)), "their mean is the update"
+    assert counted == pytest.approx(dict.fromkeys(range(rows), 0.125)), "the mean is the update"
 
 
-def test_an_update_of_eight_groups_is_two_updates_of_four():
+def test_update_of_eight_groups_equals_two_of_four():
     in_one, in_two = random_policy(), random_policy()
     stats = Learner(in_one, IN_FOURS).update(GROUPS)
     apart = Learner(in_two, CONFIG)
@@ -56,7 +56,7 @@ def test_an_update_of_eight_groups_is_two_updates_of_four():
 
 
 @pytest.mark.parametrize(("informative", "least", "steps"), [(7, 4, 1), (8, 4, 2), (8, 0, 1)])
-def test_steps_of_each_epoch_are_as_many_as_whole_parts_of_what_teaches(informative, least, steps):
+def test_epoch_has_one_step_per_full_set_of_informative_groups(informative, least, steps):
     idle = [group(20 + n, (1.0, 1.0)) for n in range(5)]
     for epochs in (1, 3):
         policy = random_policy()
@@ -66,28 +66,28 @@ def test_steps_of_each_epoch_are_as_many_as_whole_parts_of_what_teaches(informat
 
 
 @pytest.mark.parametrize("intruder", [FAT, parts.HOT], ids=["fat", "hot"])
-def test_no_external_group_has_more_than_twice_its_part_of_an_update_in_steps(intruder):
+def test_peer_group_has_at_most_twice_its_share_in_a_stepped_update(intruder):
     stats = Learner(random_policy(), IN_FOURS).update([*parts.HONEST, intruder])
     assert 0 < stats.largest_share <= 2 / 12 + 1e-6
 
 
-def test_own_tokens_that_a_later_step_reads_are_told_as_older():
+def test_staleness_grows_for_local_tokens_of_later_steps():
     groups = dated(behaving([group(n, (0.0, 1.0, 0.5)) for n in range(8)], 0.0), 5)
     stats = Learner(policy_at(5), IN_FOURS).update(groups)
     read_in = [sum(len(c.ids) for g in groups[part::2] for c in g.completions) for part in (0, 1)]
     assert list(stats.staleness) == read_in
-    assert stats.engine_gap == pytest.approx(0.0, abs=1e-5), "of what the first step reads alone"
+    assert stats.logprob_mismatch == pytest.approx(0.0, abs=1e-5), "only the first step counts"
 
 
 def with_norms(learner, *values):
-    """Let gradients have these norms, whatever they are."""
+    """Make the learner measure these gradient norms."""
     left = iter(values)
     learner.optimizer.clip = lambda: torch.tensor(next(left))
     return learner
 
 
 @pytest.mark.parametrize("norm", [0.0, math.inf, math.nan])
-def test_no_step_is_made_without_a_gradient_or_with_one_that_is_not_finite(norm):
+def test_learner_skips_step_with_zero_or_nonfinite_gradient(norm):
     policy = random_policy()
     before = weights(policy)
     stats = with_norms(Learner(policy, CONFIG), norm).update(MIXED)
@@ -95,7 +95,7 @@ def test_no_step_is_made_without_a_gradient_or_with_one_that_is_not_finite(norm)
     assert torch.equal(weights(policy), before) and math.isfinite(stats.loss)
 
 
-def test_a_loss_that_is_not_finite_is_refused_however_finite_the_gradient(monkeypatch):
+def test_learner_refuses_nonfinite_loss_with_finite_gradient(monkeypatch):
     monkeypatch.setattr(UpdateShare, "sum", lambda self, value: value * math.inf)
     policy = random_policy()
     stats = with_norms(Learner(policy, CONFIG), 1.0).update(MIXED)
@@ -103,31 +103,31 @@ def test_a_loss_that_is_not_finite_is_refused_however_finite_the_gradient(monkey
 
 
 @pytest.mark.parametrize("config", [changed(CONFIG, epochs=3), IN_FOURS], ids=["epochs", "steps"])
-def test_a_step_that_is_refused_ends_the_update_and_leaves_those_before_it(config):
+def test_refused_step_ends_the_update_and_keeps_earlier_steps(config):
     policy = random_policy()
     stats = with_norms(Learner(policy, config), 1.0, math.nan).update(GROUPS)
     assert (stats.skipped, stats.refused, policy.version) == (False, 1, 1)
 
 
-def test_loss_and_gradient_are_told_of_the_first_epoch_and_tokens_are_counted_once():
+def test_update_reports_first_epoch_loss_and_counts_tokens_once():
     one, two = (
-        Learner(random_policy(), changed(CONFIG, epochs=n, lr=0.05)).update([*MIXED, *STRANGE])
+        Learner(random_policy(), changed(CONFIG, epochs=n, lr=0.05)).update([*MIXED, *PEERS])
         for n in (1, 2)
     )
     first = ("loss", "grad_norm", "tokens_trained", "entropy", "largest_share", "groups_bounded")
     assert [getattr(one, n) for n in first] == pytest.approx([getattr(two, n) for n in first])
-    assert one.clip_fraction == 0.0 < two.clip_fraction, "the second is held to where it began"
+    assert one.clip_fraction == 0.0 < two.clip_fraction, "only later epochs exceed the clip bounds"
 
 
-def test_the_rate_that_is_told_is_that_of_the_last_step():
+def test_update_reports_last_step_learning_rate():
     learner = Learner(random_policy(), changed(CONFIG, epochs=2, warmup_steps=4))
     assert learner.update(MIXED).lr == pytest.approx(CONFIG.lr / 2)
     idle = learner.update([group(9, (1.0, 1.0))])
     assert idle.skipped and idle.lr == learner.optimizer.lr > 0.0
 
 
-def test_an_update_without_a_group_to_learn_from_has_measured_nothing():
-    stats = Learner(random_policy(), CONFIG).update([group(9, (1.0, 1.0)), STRANGE[1]])
+def test_uninformative_update_reports_empty_statistics():
+    stats = Learner(random_policy(), CONFIG).update([group(9, (1.0, 1.0)), PEERS[1]])
     counted = ("tokens_trained", "groups_informative", "groups_bounded", "unlikely")
     told = dict.fromkeys((*counted, "refused", "halved"), 0)
     told |= {"lr": CONFIG.lr, "skipped": True, "useful": (0.0,), "staleness": (), "entropies": ()}
@@ -135,59 +135,59 @@ def test_an_update_without_a_group_to_learn_from_has_measured_nothing():
 
 
 @torch.no_grad()
-def test_entropies_are_told_of_own_groups_as_they_were_before_the_first_step():
+def test_update_reports_local_entropies_before_the_first_step():
     policy = random_policy()
-    asked = [STRANGE[0], group(9, (1.0, 1.0)), *MIXED]
+    inputs = [PEERS[0], group(9, (1.0, 1.0)), *MIXED]
     stats_of = Learner(policy, changed(CONFIG, epochs=2)).update
     expected = []
-    for each in asked[1:]:
+    for each in inputs[1:]:
         for done in each.completions:
             text = torch.tensor([[*each.prompt_ids, *done.ids]])
             logits = policy.model(input_ids=text).logits[0, len(each.prompt_ids) - 1 : -1]
             entropies = torch.distributions.Categorical(logits=logits).entropy().tolist()
             expected.append(entropies if len(set(each.rewards)) > 1 else [])
     with torch.enable_grad():
-        told = stats_of(asked).entropies
-    assert [len(each) for each in told] == [len(each.completions) for each in asked[1:]]
+        told = stats_of(inputs).entropies
+    assert [len(each) for each in told] == [len(each.completions) for each in inputs[1:]]
     for some, others in zip((line for each in told for line in each), expected, strict=True):
         assert some == pytest.approx(others, abs=1e-4)
 
 
-def test_use_is_told_of_external_groups_in_their_order_and_of_no_other():
+def test_update_reports_usefulness_of_peer_groups_in_order():
     learner = Learner(random_policy(), CONFIG)
-    stats = learner.update([MIXED[0], STRANGE[1], MIXED[1], STRANGE[0]])
+    stats = learner.update([MIXED[0], PEERS[1], MIXED[1], PEERS[0]])
     assert len(stats.useful) == 2 and stats.useful[0] == 0.0
-    same = [replace(each, rewards=(1.0,) * len(each.rewards)) for each in [*MIXED, *STRANGE]]
+    same = [replace(each, rewards=(1.0,) * len(each.rewards)) for each in [*MIXED, *PEERS]]
     assert learner.update(same).useful == (0.0, 0.0)
 
 
 def single(rewards):
-    """A group of completions of one token each, no two of which are the same."""
+    """Build a group of different single-token completions."""
     done = tuple(TrainingCompletion((n,), (True,)) for n, _ in enumerate(rewards))
-    return TrainingGroup((90,), done, rewards, own=True)
+    return TrainingGroup((90,), done, rewards, local=True)
 
 
 @pytest.mark.parametrize(
     ("rewards", "falling"), [((1.0, 0.0, 0.0, 0.0), 3), ((0.0, 1.0, 1.0, 1.0), 1)]
 )
-def test_the_trust_region_has_the_sides_of_the_configuration(rewards, falling):
+def test_trust_region_uses_configured_clip_bounds(rewards, falling):
     for low, high, left in ((0.0, 1e9, falling), (1.0, 0.0, 4 - falling)):
         config = changed(CONFIG, epochs=2, lr=0.01, clip_low=low, clip_high=high)
         stats = Learner(random_policy(), config).update([single(rewards)])
-        assert stats.clip_fraction == left / 8, "nothing has left it in the first of two epochs"
+        assert stats.clip_fraction == left / 8, "the first of two epochs clips nothing"
 
 
 @pytest.mark.parametrize("epochs", [1, 2, 3])
 @pytest.mark.parametrize(("high", "left"), [(0.25, 1.0), (0.32, 0.0)])
-def test_the_version_before_the_last_lies_half_way_in_any_number_of_steps(epochs, high, left):
-    """Of a drift of 0.5 nats half is the ratio's to the proximal policy: 1.284 for every token."""
+def test_proximal_policy_is_half_way_for_data_one_update_old(epochs, high, left):
+    """Half of the drift of 0.5 nats is in the ratio: 1.284 for every token."""
     clip = {"proximal_policy": "versions", "clip_low": 1.0, "clip_high": high}
     config = changed(CONFIG, epochs=epochs, lr=1e-9, **clip)
     learner = Learner(policy_at(2 * epochs), config, decoupled=True)
     assert learner.update(dated(behaving(MIXED, 0.5), epochs)).clip_fraction == left
 
 
-def test_a_token_of_a_version_to_come_is_refused_before_anything_is_changed():
+def test_learner_rejects_future_version_before_any_change():
     policy = policy_at(3)
     learner = Learner(policy, CONFIG)
     before, state = weights(policy), str(learner.state_dict())
@@ -203,7 +203,7 @@ def test_a_token_of_a_version_to_come_is_refused_before_anything_is_changed():
     assert not learner.update([*MIXED, late]).skipped
 
 
-def test_what_was_added_before_memory_ran_out_is_not_added_twice():
+def test_out_of_memory_retry_does_not_add_gradients_twice():
     long = replace(group(7, (1.0, 0.0)), prompt_ids=tuple(range(1, 41)))
     config, sizes = changed(CONFIG, micro_batch_tokens=2 * 48), []
 
@@ -215,7 +215,7 @@ def test_what_was_added_before_memory_ran_out_is_not_added_twice():
         return Learner(policy, config).update([*MIXED, long])
 
     usual = after(1 << 30)
-    assert sizes[0] < max(sizes), "the first of its micro-batches is read before memory runs out"
+    assert sizes[0] < max(sizes), "the first micro-batch fits before memory runs out"
     stats = after(max(sizes) - 1)
     assert stats.halved > 0
     for figure in ("tokens_trained", "loss", "grad_norm"):
@@ -228,28 +228,28 @@ def new():
 
 
 def updated(groups, newest, **keys):
-    """The engine's gap, and the weights that the update leaves."""
+    """Return the log-prob mismatch and the updated weights."""
     policy = policy_at(VERSION)
     stats = Learner(policy, changed(CONFIG, **keys)).update(groups, lambda: newest)
     assert not stats.skipped
-    return stats.engine_gap, weights(policy)
+    return stats.logprob_mismatch, weights(policy)
 
 
-@pytest.mark.parametrize("groups", [EARLIER, STRANGERS], ids=["earlier versions", "strangers"])
+@pytest.mark.parametrize("groups", [EARLIER, PEER_MIXED], ids=["earlier versions", "peer groups"])
 @pytest.mark.parametrize("epochs", [1, 3])
 @pytest.mark.parametrize("tokens", [8, 4096])
-def test_if_an_update_tells_nothing_of_the_engine_its_newest_text_does(groups, epochs, tokens, new):
+def test_logprob_mismatch_falls_back_to_newest_completions(groups, epochs, tokens, new):
     keys = {"epochs": epochs, "micro_batch_tokens": tokens}
     gap, after = updated(groups, new, **keys)
     assert gap == pytest.approx(0.25, abs=1e-4)
     without, same = updated(groups, [], **keys)
     assert without is None
-    assert torch.equal(after, same), "what is looked at beside an update has no part in it"
-    own = dated(behaving([group(5, (0.0, 1.0))], 0.5), VERSION)
-    assert updated([*groups, *own], new, **keys)[0] == pytest.approx(0.5, abs=1e-4), "asked first"
+    assert torch.equal(after, same), "newest completions do not affect the update"
+    local = dated(behaving([group(5, (0.0, 1.0))], 0.5), VERSION)
+    assert updated([*groups, *local], new, **keys)[0] == pytest.approx(0.5, abs=1e-4), "local first"
 
 
-def test_only_tokens_of_the_version_that_is_updated_tell():
+def test_logprob_mismatch_uses_only_current_version():
     (each,) = behaving([group(7, (0.0,))], 0.25)
     split = len(each.completions[0].ids) // 2
     late = parts.with_completions(
@@ -262,7 +262,7 @@ def test_only_tokens_of_the_version_that_is_updated_tell():
     assert updated(EARLIER, dated([each], VERSION - 1))[0] is None
 
 
-def test_the_newest_completions_are_read_and_no_more_than_a_few():
+def test_newest_rows_returns_a_few_newest_completions():
     policy = policy_at(VERSION)
     groups = dated([group(seed, (0.0,) * 3) for seed in range(5)], VERSION)
     done = [completion for each in groups for completion in each.completions]
@@ -272,7 +272,7 @@ def test_the_newest_completions_are_read_and_no_more_than_a_few():
     assert newest_rows([long], policy, longest=64) == []
 
 
-def test_the_clip_share_of_a_sequence_loss_is_that_of_its_completions():
+def test_sequence_loss_clip_fraction_counts_completions():
     policy, groups = random_policy(), [single((1.0, 0.0)), group(1, (0.0, 1.0, 0.0, 0.5))]
     config = changed(CONFIG, loss="gspo", epochs=2, lr=1e-3, clip_low=0.4, clip_high=0.6)
     learner = Learner(policy, config)
@@ -289,4 +289,4 @@ def test_the_clip_share_of_a_sequence_loss_is_that_of_its_completions():
     ratios = (seen[1] - seen[0]).exp().tolist()
     left = sum(not 0.6 <= ratio <= 1.6 for ratio in ratios)
     assert 0 < left < len(ratios) == 6
-    assert stats.clip_fraction == pytest.approx(left / 12), "none in the first of two epochs"
+    assert stats.clip_fraction == pytest.approx(left / 12), "the first of two epochs clips nothing"

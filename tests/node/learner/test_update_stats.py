@@ -1,4 +1,4 @@
-"""What an update reports, from sums that were worked out by hand."""
+"""Statistics of an update, from hand-computed sums."""
 
 import json
 import math
@@ -21,10 +21,10 @@ RATIOS = torch.tensor([[0.5, 2.0, 1.0], [1.4, 1.4, 9.0], [0.5, 0.5, 0.5], [1.5, 
 WEIGHTS = torch.tensor([[0.0, 1.0, 1.0], [1.0, 1.0, 0.0], [0.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
 
 
-def row(count=2, *, own=True, behaviour=None, versions=None, trained=(), advantage=1.0, first=0):
-    """One completion behind a prompt."""
+def row(count=2, *, local=True, behaviour=None, versions=None, trained=(), advantage=1.0, first=0):
+    """Build a row of one completion."""
     done = TrainingCompletion((5,) * count, trained or (True,) * count, behaviour, versions)
-    return Row((1, 2), (done,), (advantage,), own, first=first)
+    return Row((1, 2), (done,), (advantage,), local, first=first)
 
 
 def batch(*rows):
@@ -33,7 +33,7 @@ def batch(*rows):
 
 
 def summed(laid_out, loss=None, log_ratio=None, weights=None):
-    """Sums of a batch; without more there is nothing to tell of trust regions."""
+    """Sum a batch; by default, ratios and weights are one."""
     tally, nothing = UpdateSums(), torch.zeros(laid_out.mask.shape)
     tally.add_behaviour(nothing, nothing, laid_out, VERSION)
     return bounded(tally, laid_out, loss, log_ratio, weights)
@@ -53,7 +53,7 @@ MIXED = batch(
     row(behaviour=(-1.0, -2.0), versions=(3, 1)),
     row(behaviour=(-1.0, -1.0), versions=(0, 0), trained=(True, False)),
     row(),
-    row(own=False, behaviour=(-9.0, -9.0)),
+    row(local=False, behaviour=(-9.0, -9.0)),
 )
 
 
@@ -64,7 +64,7 @@ def mixed():
     return bounded(tally, MIXED)
 
 
-def test_means_are_over_trained_tokens_ratios_and_ages_over_own_ones_of_known_behaviour():
+def test_entropy_uses_trained_tokens_and_ratios_use_known_local_logprobs():
     stats = mixed().stats()
     assert stats.tokens_trained == 7 and stats.entropy == pytest.approx(28 / 7)
     assert stats.ratio_max == pytest.approx(math.exp(1.0))
@@ -76,8 +76,8 @@ certain = st.sampled_from((0.0, -1e-30, -7.0, -90.0, -65504.0, -3e38, -math.inf)
 
 
 @given(cur=st.lists(certain, min_size=2, max_size=2), mu=st.lists(certain, min_size=2, max_size=2))
-def test_figures_are_finite_however_extreme_a_log_prob_is(cur, mu):
-    mu = tuple(max(each, -65504.0) for each in mu)  # what a group can hold
+def test_stats_are_finite_for_extreme_logprobs(cur, mu):
+    mu = tuple(max(each, -65504.0) for each in mu)  # the minimum that a group can hold
     laid_out = batch(row(behaviour=mu, versions=(VERSION,) * 2))
     tally, log_ratio = UpdateSums(), torch.tensor([cur]) - torch.tensor([mu])
     tally.add_behaviour(torch.tensor([cur]), torch.zeros(1, 2), laid_out, VERSION)
@@ -87,25 +87,25 @@ def test_figures_are_finite_however_extreme_a_log_prob_is(cur, mu):
     assert json.loads(plain_json(asdict(stats))) == json.loads(json.dumps(asdict(stats)))
 
 
-def test_the_engines_gap_is_of_own_tokens_of_the_version_that_is_updated():
-    assert mixed().stats().engine_gap == pytest.approx(0.5)
-    stats = summed(batch(row(own=False, behaviour=(-1.0, -1.0)))).stats()
-    assert (stats.engine_gap, stats.ratio_max) == (None, None)
+def test_logprob_mismatch_uses_local_tokens_of_the_current_version():
+    assert mixed().stats().logprob_mismatch == pytest.approx(0.5)
+    stats = summed(batch(row(local=False, behaviour=(-1.0, -1.0)))).stats()
+    assert (stats.logprob_mismatch, stats.ratio_max) == (None, None)
     assert (stats.ratio_low, stats.ratio_median, stats.ratio_high) == (None, None, None)
     assert stats.staleness == ()
 
 
-def test_quantiles_are_those_of_one_half_and_one_in_a_hundred_at_either_end():
+def test_stats_report_ratio_percentiles_1_50_and_99_and_maximum():
     count, tally = 101, UpdateSums()
     one = batch(row(count, behaviour=(0.0,) * count, versions=(VERSION,) * count))
     ratios = torch.arange(1.0, count + 1)
     tally.add_behaviour(ratios.log()[None], torch.zeros(1, count), one, VERSION)
     stats = bounded(tally, one).stats()
-    told = (stats.ratio_low, stats.ratio_median, stats.ratio_high, stats.ratio_max)
-    assert told == pytest.approx((2.0, 51.0, 100.0, 101.0), rel=1e-4)
+    actual = (stats.ratio_low, stats.ratio_median, stats.ratio_high, stats.ratio_max)
+    assert actual == pytest.approx((2.0, 51.0, 100.0, 101.0), rel=1e-4)
 
 
-def test_the_trust_region_has_two_sides_and_counts_trained_tokens_of_every_epoch():
+def test_clip_fraction_uses_both_bounds_and_tokens_of_every_epoch():
     laid_out = batch(row(4), row(4, trained=(True, True, False, False)))
     ratios = torch.tensor([[0.75, 1.25, 1.0, 1.4], [0.69, 1.31, 9.0, 0.01]])
     weights = torch.tensor([[0.0, 0.0, 1.0, 1.0], [1.0, 0.0, 0.0, 0.0]])
@@ -117,27 +117,27 @@ def test_the_trust_region_has_two_sides_and_counts_trained_tokens_of_every_epoch
     assert stats.clip_fraction == pytest.approx(2 / 12)
     assert stats.masked_fraction == pytest.approx(3 / 12)
     assert (stats.unlikely, stats.tokens_trained) == (3, 6)
-    for ratio, clip, left in (
+    for ratio, clip, outside in (
         (0.75, Clip(0.2, 0.3), True),
         (0.75, Clip(0.3, 0.2), False),
         (1.25, Clip(0.3, 0.2), True),
         (1.25, Clip(0.2, 0.3), False),
     ):
         tally = summed(batch(row(2)), Grpo(clip), torch.full((1, 2), ratio).log())
-        assert tally.stats().clip_fraction == left, "each side is its own"
+        assert tally.stats().clip_fraction == outside, "each bound applies to its own side"
 
 
 @pytest.mark.parametrize(
     ("loss", "clipped", "dropped"),
     [
-        # Of the trained tokens 0.5, 2.0, 1.0 | 1.4, 1.4 | 0.5, 0.5, 0.5 | 1.5.
+        # Trained tokens: 0.5, 2.0, 1.0 | 1.4, 1.4 | 0.5, 0.5, 0.5 | 1.5.
         (Grpo, 8 / 9, 4 / 9),
         (Cispo, 4 / 9, 4 / 9),
-        # Of geometric means 1.0 | 1.4 | 0.5 | 1.5, the third of which weighs nothing.
+        # Geometric means: 1.0 | 1.4 | 0.5 | 1.5; the third has weight zero.
         (Gspo, 3 / 4, 1 / 4),
     ],
 )
-def test_what_is_clipped_and_dropped_is_counted_in_what_the_loss_clips(loss, clipped, dropped):
+def test_clip_and_mask_fractions_count_tokens_or_sequences_by_loss(loss, clipped, dropped):
     trained = [(True,) * 3, (True, True, False), (True,) * 3, (True, False, False)]
     laid_out = batch(*(row(3, trained=each) for each in trained))
     stats = summed(laid_out, loss(Clip(0.2, 0.28)), RATIOS.log(), WEIGHTS).stats()
@@ -145,12 +145,12 @@ def test_what_is_clipped_and_dropped_is_counted_in_what_the_loss_clips(loss, cli
     assert stats.masked_fraction == pytest.approx(dropped)
 
 
-def test_plausible_is_what_this_node_would_imitate_of_others():
+def test_plausible_sums_cover_better_answers_of_peers():
     laid_out = batch(
         row(first=0),
-        row(own=False, first=1, trained=(True, False)),
-        row(own=False, first=2, advantage=-1.0),
-        row(own=False, first=3),
+        row(local=False, first=1, trained=(True, False)),
+        row(local=False, first=2, advantage=-1.0),
+        row(local=False, first=3),
     )
     tally = UpdateSums()
     assert tally.plausible() == {}
@@ -159,7 +159,7 @@ def test_plausible_is_what_this_node_would_imitate_of_others():
 
 
 @pytest.mark.parametrize("moved", [False, True])
-def test_what_another_has_summed_counts_as_if_it_had_been_summed_here(moved):
+def test_update_sums_merge_as_if_summed_in_one_place(moved):
     together, parts = mixed(), (mixed(), mixed())
     for each in parts:
         each.add_unlikely(torch.tensor([True]))

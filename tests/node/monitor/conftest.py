@@ -6,7 +6,7 @@ import pytest
 
 @pytest.fixture
 def root_logger():
-    """The root logger, which is afterwards as it was."""
+    """Yield the root logger and restore it afterwards."""
     root = logging.getLogger()
     before = root.handlers[:], root.level, logging.lastResort, threading.excepthook
     yield root

@@ -1,4 +1,4 @@
-"""A program in a real terminal under a small shell, which stops it and lets it go on."""
+"""Run a program in a real terminal under a small shell with job control."""
 
 import fcntl
 import os
@@ -40,11 +40,11 @@ for order in orders:
 
 
 class TerminalJob:
-    """``python *arguments`` in the foreground of a terminal of its own.
+    """``python *arguments`` in the foreground of its own terminal.
 
     Attributes:
-        pid: of the program.
-        before: the terminal's modes before it began.
+        pid: process id of the program.
+        before: terminal modes before the program started.
     """
 
     def __init__(self, *arguments: str, folder: Path = ROOT) -> None:
@@ -79,36 +79,36 @@ class TerminalJob:
         self._shell.wait(PATIENCE)
 
     def modes(self) -> list[object]:
-        """How the terminal is set."""
+        """Return the terminal modes."""
         return termios.tcgetattr(self._ours)
 
     def press(self, keys: bytes) -> None:
-        """Type."""
+        """Type keys into the terminal."""
         os.write(self._ours, keys)
 
     def order(self, order: str) -> str:
-        """Have the shell put its job to the ``front`` or ``back``, or ``wait``; what it says."""
+        """Send ``front``, ``back`` or ``wait`` to the shell; return its answer."""
         os.write(self._orders, f"{order}\n".encode())
         answer = self._answer()
         self._ended = answer.startswith(("exited", "killed"))
         return answer
 
     def until(self, text: str) -> str:
-        """Read on until the program shows ``text``; what it showed since the last one."""
+        """Read until the program shows ``text``; return the output before it."""
         deadline = time.monotonic() + PATIENCE
         while text.encode() not in self._seen:
             left = deadline - time.monotonic()
-            assert left > 0, f"{text!r} was not shown, but {self._seen[-2000:]!r}"
+            assert left > 0, f"{text!r} did not appear: {self._seen[-2000:]!r}"
             if select.select([self._ours], [], [], min(left, 1.0))[0]:
                 self._seen += os.read(self._ours, 65536)
         passed, _, self._seen = self._seen.partition(text.encode())
         return passed.decode(errors="replace")
 
     def _answer(self) -> str:
-        """A line of the shell's; what the program shows meanwhile is read, or it would wait."""
+        """Return a line of the shell; also read the program's output, or it would block."""
         line, deadline = b"", time.monotonic() + PATIENCE
         while not line.endswith(b"\n"):
-            assert time.monotonic() < deadline, f"the shell waits: {self._seen[-2000:]!r}"
+            assert time.monotonic() < deadline, f"the shell did not answer: {self._seen[-2000:]!r}"
             for ready in select.select([self._answers, self._ours], [], [], 1.0)[0]:
                 if ready == self._answers:
                     line += os.read(self._answers, 64)

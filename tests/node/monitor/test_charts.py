@@ -14,15 +14,15 @@ from tests.node.monitor.test_monitor import RECORD, rounds
 
 MAGIC = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
 PLAIN_TEXT = matplotlib.rc_context({"svg.fonttype": "none"})
-CLIMB = [replace(RECORD, round=n + 1, reward_own=n / 7) for n in range(8)]
-"""Rounds whose own reward goes from 0 to 1, a bar at a time."""
+CLIMB = [replace(RECORD, round=n + 1, reward_local=n / 7) for n in range(8)]
+"""Rounds whose local reward rises from 0 to 1, one bar height per round."""
 
 
 @given(
     st.lists(st.integers(1, 60), min_size=1, max_size=40, unique=True).map(sorted),
     st.integers(1, 30),
 )
-def test_a_smoothed_value_is_the_mean_of_what_was_measured_in_the_rounds_around(numbers, window):
+def test_smoothed_value_is_the_mean_of_the_window(numbers, window):
     points = [(n, float(n * n % 17)) for n in numbers]
     smooth = Curve.of(points).smoothed(window)
     assert list(smooth.rounds) == numbers
@@ -31,7 +31,7 @@ def test_a_smoothed_value_is_the_mean_of_what_was_measured_in_the_rounds_around(
         assert value == pytest.approx(sum(near) / len(near))
 
 
-def test_a_curve_has_no_value_outside_of_what_was_measured_and_no_zeros_within():
+def test_curve_interpolates_only_between_measurements():
     curve = Curve.of([(2, 1.0), (4, 3.0)])
     assert curve.at(np.array([1.0, 2.0, 3.0, 4.0, 5.0])) == [None, 1.0, 2.0, 3.0, None]
     assert Curve.of([]).smoothed(9).at(np.array([1.0])) == [None]
@@ -40,23 +40,23 @@ def test_a_curve_has_no_value_outside_of_what_was_measured_and_no_zeros_within()
     curve = Curve.measured(measures["reward, held-out"], history)
     assert (list(curve.rounds), list(curve.values)) == ([3.0], [0.5])
     share = measures["peer share"]
-    assert share.of(RECORD) == 3 / 8, "of all groups of the update"
-    assert share.of(replace(RECORD, groups_own=0, groups_external=0)) is None
+    assert share.of(RECORD) == 3 / 8, "share of all groups in the update"
+    assert share.of(replace(RECORD, groups_local=0, groups_external=0)) is None
 
 
-def test_the_longest_run_decides_how_much_is_smoothed():
+def test_longest_run_sets_the_smoothing_window():
     assert window_for([rounds(10)]) == 1 and window_for([rounds(10), rounds(400)]) == 20
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_a_chart_is_written_in_the_format_of_its_ending(tmp_path, ending):
+def test_chart_format_follows_the_file_extension(tmp_path, ending):
     path = tmp_path / f"chart{ending}"
     draw_runs({"run": rounds(30)}, 1, path)
     assert path.read_bytes().startswith(MAGIC[ending])
 
 
 @PLAIN_TEXT
-def test_a_chart_names_every_run_and_has_a_panel_for_what_any_run_measured(tmp_path):
+def test_chart_names_every_run_and_shows_each_measure(tmp_path):
     names = ["cost $5_{", "_hidden", *(f"node-{n}" for n in range(12))]
     path = tmp_path / "chart.svg"
     with warnings.catch_warnings():
@@ -75,7 +75,7 @@ def test_a_chart_names_every_run_and_has_a_panel_for_what_any_run_measured(tmp_p
 
 
 def drawn(runs, width, *, encoding="utf-8"):
-    """The lines of a table in a terminal of so many columns."""
+    """Return the lines of a table in a terminal with ``width`` columns."""
     terminal = Terminal()
     terminal.file = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="strict")
     terminal.width = width
@@ -88,7 +88,7 @@ def line_of(lines, start):
     return next(line for line in lines if line.strip(" |").startswith(start))
 
 
-def test_a_run_is_drawn_as_bars_with_its_ends_beside_them_and_no_measure_as_an_empty_line():
+def test_table_draws_bars_and_figures_or_an_empty_line():
     shown = line_of(drawn({"run": CLIMB}, 100), "reward, local")
     assert shown.split() == ["reward,", "local", BARS, "0.000", "1.000", "1.000"]
     shown = line_of(drawn({"run": rounds(3)}, 100), "reward, held-out")
@@ -100,8 +100,8 @@ def test_a_run_is_drawn_as_bars_with_its_ends_beside_them_and_no_measure_as_an_e
 def test_runs_share_the_rounds_and_the_scale():
     lines = drawn({"long": CLIMB, "half": CLIMB[:4]}, 100)
     assert "rounds 1 to 8" in lines[1] and BARS in line_of(lines, "reward, local")
-    behind = lines[lines.index(line_of(lines, "reward, local")) + 1]
-    name, bars, *figures = behind.split()
+    second = lines[lines.index(line_of(lines, "reward, local")) + 1]
+    name, bars, *figures = second.split()
     assert (name, figures) == ("half", ["0.000", "0.429", "0.429"])
     assert bars == BARS[:4]
 
@@ -112,7 +112,7 @@ def test_no_line_is_wider_than_the_terminal(width):
     assert max(map(len, lines)) <= width and len([line for line in lines if BARS[-1] in line]) >= 2
 
 
-def test_a_narrow_terminal_gets_whole_figures_and_names_in_wider_lines():
+def test_narrow_table_keeps_whole_names_and_figures():
     lines = drawn({"first": CLIMB, "second-run": CLIMB}, 40)
     first = line_of(lines, "reward, local")
     assert first.split() == ["reward,", "local", "first", BARS, "0.000", "1.000", "1.000"]

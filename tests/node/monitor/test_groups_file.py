@@ -19,11 +19,11 @@ GROUP = ShownGroup(1, 1.7e9, "own", "sums", 0, None, "1 + 1", True, None, (RIGHT
 
 
 def write(path, *rounds, most_bytes=4 << 20):
-    """One round after the other, each as long after the other as it takes to be written."""
-    hours, left = count(step=3600), list(rounds)
-    file = GroupsFile(path, lambda: left.pop(0), most_bytes, now=lambda: float(next(hours)))
+    """Write one round after another, with clock times an hour apart."""
+    hours, pending = count(step=3600), list(rounds)
+    file = GroupsFile(path, lambda: pending.pop(0), most_bytes, now=lambda: float(next(hours)))
     with closing(file):
-        while left:
+        while pending:
             file.write(RECORD)
             time.sleep(0.001)
 
@@ -32,7 +32,7 @@ def groups(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_groups_are_numbered_on_over_restarts(tmp_path):
+def test_group_ids_continue_after_a_restart(tmp_path):
     path = tmp_path / "groups.jsonl"
     write(path, [GROUP, GROUP])
     write(path, [GROUP])
@@ -44,17 +44,17 @@ def test_groups_are_numbered_on_over_restarts(tmp_path):
     assert path.stat().st_mode & 0o077 == 0
 
 
-def test_flo_is_refused_without_end_and_own_groups_stay(tmp_path):
+def test_refused_groups_do_not_displace_local_ones(tmp_path):
     path, most = tmp_path / "groups.jsonl", 100_000
     refused = replace(GROUP, origin="refused", prompt="x" * 500)
     write(path, [GROUP] * 10, *([refused] * 50 for _ in range(20)), most_bytes=most)
-    found = groups(path)
+    stored = groups(path)
     assert path.stat().st_size <= most
-    assert [each["id"] for each in found if each["origin"] == "own"] == list(range(1, 11))
-    assert found[-1]["id"] == 1010, "the newest is there"
+    assert [each["id"] for each in stored if each["origin"] == "own"] == list(range(1, 11))
+    assert stored[-1]["id"] == 1010, "the newest group is stored"
 
 
-def test_of_a_full_file_the_newest_of_each_origin_stay(tmp_path):
+def test_full_file_keeps_the_newest_of_each_origin(tmp_path):
     path, most = tmp_path / "groups.jsonl", 200_000
     external = replace(GROUP, origin="external", author="ab")
     write(path, *([GROUP, external] * 50 for _ in range(8)), most_bytes=most)
@@ -62,7 +62,7 @@ def test_of_a_full_file_the_newest_of_each_origin_stay(tmp_path):
     assert numbers == sorted(numbers) and numbers[-1] == 800 and len(numbers) >= 2 * module.KEPT
 
 
-def test_half_a_line_that_a_killed_process_left_costs_no_other_group(tmp_path):
+def test_partial_line_damages_no_other_group(tmp_path):
     path = tmp_path / "groups.jsonl"
     write(path, [GROUP])
     with path.open("ab") as file:
@@ -72,29 +72,29 @@ def test_half_a_line_that_a_killed_process_left_costs_no_other_group(tmp_path):
     assert [json.loads(lines[n])["id"] for n in (0, 2)] == [1, 2]
 
 
-def test_long_groups_lose_their_tokens_and_then_the_middle_of_their_texts():
+def test_long_groups_lose_tokens_and_fit_the_size_limit():
     long = ShownTokens(("word",) * 500, (-1.0,) * 500, (1,) * 500)
     answers = tuple(ShownCompletion("y" * 10_000, 1.0, 0.0, False, long) for _ in range(64))
     line = replace(GROUP, completions=answers).line(1)
-    told = json.loads(line)
-    assert len(line) <= module.MAX_GROUP_BYTES and len(told["completions"]) == 16
-    assert all(each["tokens"]["text"] == [] for each in told["completions"])
+    entry = json.loads(line)
+    assert len(line) <= module.MAX_GROUP_BYTES and len(entry["completions"]) == 16
+    assert all(each["tokens"]["text"] == [] for each in entry["completions"])
     wide = replace(GROUP, prompt="\N{SNOWMAN}" * 10_000, completions=answers[:15])
     assert len(wide.line(1)) <= module.MAX_GROUP_BYTES
 
 
-def test_what_is_no_number_is_none_in_the_file_and_any_text_stays_in_one_line():
+def test_file_stores_nan_as_null_and_any_text_in_one_line():
     odd = ShownCompletion("x", math.nan, math.inf, False, ShownTokens(("x",), (-math.inf,), (0,)))
-    (told,) = json.loads(replace(GROUP, completions=(odd,)).line(1))["completions"]
-    assert (told["reward"], told["advantage"], told["tokens"]["logprob"]) == (None, None, [None])
+    (entry,) = json.loads(replace(GROUP, completions=(odd,)).line(1))["completions"]
+    assert (entry["reward"], entry["advantage"], entry["tokens"]["logprob"]) == (None, None, [None])
     line = replace(GROUP, prompt="\ud800\u2028\n\x00").line(1)
     assert line.count(b"\n") == 1 and json.loads(line)["prompt"] == "\ud800\u2028\n\x00"
 
 
-def test_a_folder_that_cannot_be_written_to_is_told_at_the_next_write(tmp_path):
+def test_unwritable_folder_is_reported_on_write(tmp_path):
     with pytest.raises(NodeError, match="cannot write"):
         write(tmp_path / "no" / "groups", [GROUP])
 
 
-def test_every_reason_for_a_refusal_has_words():
+def test_every_penalty_has_a_description():
     assert set(module.WORDS) == set(PENALTIES)

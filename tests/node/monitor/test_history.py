@@ -17,9 +17,9 @@ from tests.node.programs import python
 from tests.swarm.test_journal import killed_after
 
 EVERY = 10
-"""Rounds between two evaluations, the first of which is in round 1."""
+"""Rounds between two evaluations; the first one is in round 1."""
 LINE = len(json.dumps(replace(RECORD, round=10_000, reward_eval=0.5).to_dict())) + 1
-"""Bytes of a record at most."""
+"""Maximum bytes per record."""
 
 
 def record(number):
@@ -48,23 +48,23 @@ def keep(folder, most_lines, numbers):
         write(file, numbers)
 
 
-def test_records_take_bounded_space_at_every_moment_and_span_the_whole_run(tmp_path):
+def test_history_file_stays_bounded_and_spans_the_run(tmp_path):
     with lines(tmp_path, 200) as file:
         for number in range(1, 3001):
             file.write(record(number))
             assert size(tmp_path) <= 200 * LINE
     history, kept = read_history(tmp_path), rounds(tmp_path)
     assert kept[0] == 1
-    assert kept[-25:] == list(range(2976, 3001)), "the newest stand in full"
+    assert kept[-25:] == list(range(2976, 3001)), "the newest rounds are complete"
     gaps = [later - earlier for earlier, later in pairwise(kept)]
-    assert max(gaps) <= 1024, "no stretch of the run is gone"
-    assert history == [record(each.round) for each in history], "what stays is whole"
+    assert max(gaps) <= 1024, "no long part of the run is missing"
+    assert history == [record(each.round) for each in history], "remaining records are unchanged"
     old = [each for each in history if each.round < 1500]
-    assert len(old) >= 4 and all(each.reward_eval is not None for each in old), "stay longest"
+    assert len(old) >= 4 and all(each.reward_eval is not None for each in old), "evaluations stay"
     assert (tmp_path / "metrics.jsonl").stat().st_mode & 0o077 == 0
 
 
-def test_a_hundred_thousand_rounds_keep_to_a_mebibyte_and_are_read_from_first_to_last(tmp_path):
+def test_100000_rounds_fit_one_mebibyte_and_span_the_run(tmp_path):
     last = 100_000
     with closing(JsonLinesFile(tmp_path / "metrics.jsonl", 1 << 20)) as file:
         write(file, range(1, last + 1))
@@ -75,25 +75,25 @@ def test_a_hundred_thousand_rounds_keep_to_a_mebibyte_and_are_read_from_first_to
         assert sum(begin <= number < begin + last // 8 for number in kept) >= 4
 
 
-def test_a_run_that_goes_on_with_less_room_is_thinned_to_it(tmp_path):
+def test_resumed_run_is_thinned_to_a_smaller_limit(tmp_path):
     keep(tmp_path, 1000, range(1, 901))
     keep(tmp_path, 100, [901])
     assert size(tmp_path) <= 100 * LINE and rounds(tmp_path)[0] == 1 and rounds(tmp_path)[-1] == 901
 
 
-def test_rounds_done_again_stand_in_the_history_once_as_they_were_done_last(tmp_path):
+def test_repeated_rounds_replace_earlier_and_later_records(tmp_path):
     with lines(tmp_path, 100) as file:
         write(file, range(1, 16))
         for number in (11, 12):
-            file.write(replace(record(number), reward_own=0.75))
+            file.write(replace(record(number), reward_local=0.75))
         assert rounds(tmp_path) == list(range(1, 13))
-        assert [each.reward_own for each in read_history(tmp_path)[-3:]] == [0.25, 0.75, 0.75]
+        assert [each.reward_local for each in read_history(tmp_path)[-3:]] == [0.25, 0.75, 0.75]
         assert len(read_records(tmp_path)) == 17
         write(file, range(13, 200))
-    assert read_history(tmp_path) == read_records(tmp_path), "what is thinned has lost the rest"
+    assert read_history(tmp_path) == read_records(tmp_path), "thinning deletes replaced records"
 
 
-def test_a_half_line_is_not_read_and_a_damaged_one_is_named_until_thinned_out(tmp_path, caplog):
+def test_reader_skips_a_partial_line_and_names_a_damaged_one(tmp_path, caplog):
     path = tmp_path / "metrics.jsonl"
     assert read_history(tmp_path) == []
     keep(tmp_path, 100, [1, 2])
@@ -113,7 +113,7 @@ def test_a_half_line_is_not_read_and_a_damaged_one_is_named_until_thinned_out(tm
     assert "damaged line" in caplog.text
 
 
-def test_a_full_disk_costs_no_line_when_older_rounds_are_to_be_thinned(tmp_path):
+def test_thinning_loses_no_line_on_a_full_disk(tmp_path):
     script = """
 import resource, signal, sys
 from pathlib import Path
@@ -142,7 +142,7 @@ with lines(folder, 20) as file:
 
 
 @pytest.mark.parametrize("count", [1, 39, 58, 300])
-def test_a_killed_process_loses_no_line_and_leaves_no_half_file(tmp_path, count):
+def test_killed_process_loses_no_line(tmp_path, count):
     script = """
         import sys
         from pathlib import Path
@@ -152,13 +152,13 @@ def test_a_killed_process_loses_no_line_and_leaves_no_half_file(tmp_path, count)
                 file.write(record(number))
                 print(number, flush=True)
     """
-    told = [int(line) for line in killed_after(count, script, tmp_path)]
-    assert rounds(tmp_path)[0] == 1 and rounds(tmp_path)[-1] in (told[-1], told[-1] + 1)
+    printed = [int(line) for line in killed_after(count, script, tmp_path)]
+    assert rounds(tmp_path)[0] == 1 and rounds(tmp_path)[-1] in (printed[-1], printed[-1] + 1)
     keep(tmp_path, 40, [10**9])
     assert rounds(tmp_path)[-1] == 10**9
 
 
-def test_the_configuration_says_how_much_room_there_is(tmp_path):
+def test_metrics_mib_limits_the_file_size(tmp_path):
     config = Config.with_overrides({"monitor.metrics_mib": 1, "monitor.live": False})
     large = replace(RECORD, counters={"x" * 1000: 1.0})
     sinks = open_sinks(config, RunFolder(tmp_path), [])
@@ -174,7 +174,7 @@ def test_the_configuration_says_how_much_room_there_is(tmp_path):
     st.lists(st.tuples(st.integers(1, 400), st.booleans()), min_size=1, max_size=300),
     st.integers(0, 300),
 )
-def test_thinning_keeps_the_ends_keeps_to_its_room_and_to_what_it_kept_before(found, most):
+def test_thinning_is_bounded_stable_and_keeps_the_last_round(found, most):
     all_of = [Line(number, evaluated, 1) for number, evaluated in found]
     kept = thinned(all_of, most)
     last = [p for p, line in enumerate(all_of) if all(n > line.round for n, _ in found[p + 1 :])]

@@ -45,7 +45,7 @@ class Paper(io.StringIO):
 
 @pytest.fixture
 def paper(monkeypatch):
-    """Keeps what is drawn on a terminal."""
+    """Return a file that records what is drawn on a terminal."""
     monkeypatch.setenv("TERM", "xterm")
     screen = Terminal()
     screen.file, screen.is_interactive = Paper(), True
@@ -53,8 +53,8 @@ def paper(monkeypatch):
     return screen.file
 
 
-@pytest.mark.parametrize("quiet", [False, True], ids=["looked at", "JSON is printed"])
-def test_each_stage_is_logged_and_drawn_at_once_where_somebody_looks(paper, caplog, quiet):
+@pytest.mark.parametrize("quiet", [False, True], ids=["drawn", "quiet"])
+def test_stages_are_logged_and_drawn_unless_quiet(paper, caplog, quiet):
     caplog.set_level(logging.INFO)
     with closing(Stages(quiet=quiet)) as stages:
         stages.begin("joining the swarm")
@@ -66,7 +66,7 @@ def test_each_stage_is_logged_and_drawn_at_once_where_somebody_looks(paper, capl
 
 
 @pytest.mark.parametrize("quiet", [False, True])
-def test_a_long_stage_without_a_terminal_is_one_line_except_with_json(monkeypatch, capsys, quiet):
+def test_long_stage_prints_one_line_unless_quiet(monkeypatch, capsys, quiet):
     monkeypatch.setattr(output, "LONG_WAIT_SECONDS", 0.2)
     with closing(Stages(quiet=quiet)) as stages:
         stages.begin("joining the swarm")
@@ -75,16 +75,16 @@ def test_a_long_stage_without_a_terminal_is_one_line_except_with_json(monkeypatc
     assert capsys.readouterr() == ("" if quiet else "starting: joining the swarm\n", "")
 
 
-def test_an_error_gives_the_terminal_back(paper):
+def test_error_restores_the_terminal(paper):
     with pytest.raises(RuntimeError), closing(Stages()) as stages:
         stages.begin("loading tiny")
         raise RuntimeError
     hidden, shown = (paper.getvalue().rfind(f"\x1b[?25{end}") for end in "lh")
-    assert shown > hidden >= 0, "the cursor is back"
+    assert shown > hidden >= 0, "the cursor is visible again"
     stages.close()
 
 
-def test_a_time_is_in_the_unit_that_suits_it():
+def test_duration_uses_a_suitable_unit():
     minutes = {119.0: "119 s", 120.0: "2 min", 720.0: "12 min", 7199.0: "120 min"}
     units = {0.2: "1 s", **minutes, 7200.0: "2 h", 172_800.0: "2 days"}
     assert {seconds: duration(seconds) for seconds in units} == units
@@ -94,20 +94,20 @@ def done(number, seconds):
     return replace(RECORD, round=number, seconds={"total": seconds})
 
 
-def test_the_rest_is_estimated_from_the_mean_of_the_last_rounds():
+def test_remaining_time_uses_the_mean_of_recent_rounds():
     remaining = Remaining(40)
     remaining.after(done(9, 10.0))
     assert remaining.after(done(10, 20.0)) == "about 8 min left"
     remaining = Remaining(200)
     remaining.after(done(1, 1e6))
-    told = [remaining.after(done(n, 6.0)) for n in range(2, ROUNDS + 2)]
-    assert told[-1] == f"about {duration((200 - ROUNDS - 1) * 6.0)} left"
+    texts = [remaining.after(done(n, 6.0)) for n in range(2, ROUNDS + 2)]
+    assert texts[-1] == f"about {duration((200 - ROUNDS - 1) * 6.0)} left"
     for limit, number in ((40, 40), (40, 41), (0, 10)):
-        assert Remaining(limit).after(done(number, 10.0)) == "", "at the end, behind it, or none"
+        assert Remaining(limit).after(done(number, 10.0)) == "", "no estimate at or after the limit"
     assert Remaining(40).after(replace(RECORD, seconds={})) == ""
 
 
-def test_the_panel_and_the_lines_show_it():
+def test_panel_and_lines_show_time_left():
     shown = panel_of(done(10, 20.0), rounds=40)
     assert "10 of 40, about 10 min left, policy step 6" in shown
     lines = PlainLines(40, plain := Console(file=io.StringIO(), width=20))
@@ -118,17 +118,17 @@ def test_the_panel_and_the_lines_show_it():
 
 
 def test_a_long_first_round_is_announced_without_a_terminal(monkeypatch):
-    monkeypatch.setattr("node.monitor.live.say_if_long", late := Mock())
+    monkeypatch.setattr("node.monitor.live.say_if_long", notice := Mock())
     lines = PlainLines(0, Console(file=io.StringIO()))
-    late.assert_called_once_with("the first round has begun; swarm-node logs -f shows its phases")
-    late.return_value.cancel.assert_not_called()
+    notice.assert_called_once_with("the first round has begun; swarm-node logs -f shows its phases")
+    notice.return_value.cancel.assert_not_called()
     lines.write(RECORD)
-    late.return_value.cancel.assert_called()
+    notice.return_value.cancel.assert_called()
 
 
-def test_a_message_while_something_is_awaited_has_a_line_of_its_own():
+def test_message_during_a_wait_gets_its_own_line():
     with TerminalJob("-c", SPEAKS) as job:
         shown = job.until("done")
         assert job.order("wait") == "exited 0"
     for line in ("aloud", LONG):
-        assert shown.count(f"\x1b[2K{line}\r\n") == 2, "in one piece, not behind a spinner"
+        assert shown.count(f"\x1b[2K{line}\r\n") == 2, "the line is whole, without a spinner"

@@ -65,7 +65,7 @@ def fail(error, message="publish failed"):
         logging.getLogger("swarm.test").exception(message)
 
 
-def test_a_disk_full_for_an_hour_is_a_line_every_ten_minutes_without_a_trace(tmp_path, capsys):
+def test_repeated_error_logs_one_line_every_ten_minutes(tmp_path, capsys):
     clock = VirtualClock()
     start_logging(tmp_path / "node.log", "info", clock=clock)
     for _ in range(360):
@@ -78,7 +78,7 @@ def test_a_disk_full_for_an_hour_is_a_line_every_ten_minutes_without_a_trace(tmp
     assert len(capsys.readouterr().err.splitlines()) == len(lines)
 
 
-def test_an_error_that_names_its_remedy_is_told_in_one_line_and_any_other_has_its_trace(tmp_path):
+def test_error_with_a_fix_logs_one_line_others_a_traceback(tmp_path):
     start_logging(tmp_path / "node.log", "info")
     fail(DiskFullError("no space left to write", tmp_path, "Free some space."), "a call failed")
     fail(FULL, f"a turn failed: {FULL}")
@@ -88,10 +88,10 @@ def test_an_error_that_names_its_remedy_is_told_in_one_line_and_any_other_has_it
     for error, debug in ((ValueError("odd"), False), (FULL, True)):
         start_logging(tmp_path / f"{debug}.log", "info", debug=debug)
         fail(error)
-        assert "Traceback" in (tmp_path / f"{debug}.log").read_text(), "in debugging every one has"
+        assert "Traceback" in (tmp_path / f"{debug}.log").read_text(), "it has a traceback"
 
 
-def test_the_log_keeps_to_three_files_of_its_size(tmp_path, monkeypatch):
+def test_log_is_limited_to_three_files(tmp_path, monkeypatch):
     monkeypatch.setattr(logs, "FILE_BYTES", 2000)
     start_logging(tmp_path / "node.log", "info")
     for number in range(500):
@@ -103,7 +103,7 @@ def test_the_log_keeps_to_three_files_of_its_size(tmp_path, monkeypatch):
 
 
 class Log:
-    """A log of few lines a file, as the node's is of many."""
+    """A rotating log with few lines per file."""
 
     def __init__(self, path):
         self.path = path
@@ -121,7 +121,7 @@ def log(tmp_path):
         yield log
 
 
-def test_what_is_added_is_read_once_and_lines_as_wholes(log):
+def test_log_tail_reads_each_whole_line_once(log):
     log.say("one", "two")
     with closing(LogTail(log.path)) as tail:
         assert tail.new() == ["one", "two"] and tail.new() == []
@@ -134,7 +134,7 @@ def test_what_is_added_is_read_once_and_lines_as_wholes(log):
 
 
 @pytest.mark.parametrize("turns", range(1, FILES))
-def test_nothing_is_missed_while_files_are_kept_under_other_names(log, turns):
+def test_log_tail_misses_no_line_during_rotation(log, turns):
     log.say("0")
     with closing(LogTail(log.path)) as tail:
         assert tail.new() == ["0"]
@@ -149,7 +149,7 @@ def test_nothing_is_missed_while_files_are_kept_under_other_names(log, turns):
         assert tail.new() == ["on"]
 
 
-def test_what_is_left_of_a_log_that_outran_its_reader_is_read_in_order_or_skipped(log):
+def test_slow_log_tail_reads_remaining_lines_in_order_or_skips(log):
     log.say("0")
     with closing(LogTail(log.path)) as tail:
         for turn in range(1, FILES + 2):
@@ -166,7 +166,7 @@ def test_what_is_left_of_a_log_that_outran_its_reader_is_read_in_order_or_skippe
 @pytest.mark.parametrize(
     ("count", "expected"), [(0, []), (1, ["5"]), (3, ["3", "4", "5"]), (9, list("12345"))]
 )
-def test_the_last_lines_are_taken_from_earlier_files_too(log, count, expected):
+def test_last_lines_include_rotated_files(log, count, expected):
     for lines in ("12", "3"):
         log.say(*lines)
         log.turn_over()
@@ -177,19 +177,19 @@ def test_the_last_lines_are_taken_from_earlier_files_too(log, count, expected):
         assert tail.new() == ["6"]
 
 
-def test_what_a_node_prints_to_its_log_is_there_once_and_moves_on_with_it(tmp_path):
+def test_output_redirected_to_the_log_appears_once_and_rotates(tmp_path):
     log = tmp_path / "node.log"
     with log.open("ab") as output:
         python(PRINTS, str(tmp_path), stdout=output, stderr=output, check=True)
     with closing(LogTail(log)) as tail:
         lines = tail.last(100)
     for what in ("a warning of 2", "said 2", "complained 2"):
-        assert sum(what in line for line in lines) == 1, "once, and in a file that is still there"
-    (told,) = [line for line in lines if "round 7 |" in line]
-    assert "INFO node.monitor.live" in told
+        assert sum(what in line for line in lines) == 1, "one line, in a kept file"
+    (entry,) = [line for line in lines if "round 7 |" in line]
+    assert "INFO node.monitor.live" in entry
 
 
-def test_traces_go_to_the_file_and_our_warnings_to_the_terminal_in_one_line(tmp_path, capsys):
+def test_tracebacks_go_to_the_file_warnings_to_the_terminal(tmp_path, capsys):
     start_logging(tmp_path / "node.log", "info")
     logging.getLogger("node.run.training_loop").info("an ordinary message")
     fail(ValueError("odd tensor"), "round 3 failed")
@@ -203,21 +203,21 @@ def test_traces_go_to_the_file_and_our_warnings_to_the_terminal_in_one_line(tmp_
 
 
 @pytest.mark.parametrize("flags", [(), ("debug",), ("err",), ("err", "debug")])
-def test_a_line_is_printed_once_and_logged_with_its_time_and_so_are_warnings(tmp_path, flags):
-    ended = python(PROGRAM, str(tmp_path / "node.log"), *flags, check=True)
-    said = ended.stderr if "err" in flags else ended.stdout
-    assert said.count("resuming from round 4") == 3
-    assert (ended.stdout + ended.stderr).count("resuming from round 4") == 3
+def test_message_is_printed_once_and_logged_with_its_time(tmp_path, flags):
+    result = python(PROGRAM, str(tmp_path / "node.log"), *flags, check=True)
+    printed = result.stderr if "err" in flags else result.stdout
+    assert printed.count("resuming from round 4") == 3
+    assert (result.stdout + result.stderr).count("resuming from round 4") == 3
     timed = re.compile(r"[\d-]{10} [\d:,]{12} INFO node\.\S+: resuming from round 4")
     lines = (tmp_path / "node.log").read_text().splitlines()
     assert sum(bool(timed.fullmatch(line)) for line in lines) == 3
     if not flags:
-        assert "peers are few" in ended.stderr and "no space left" not in ended.stderr
+        assert "peers are few" in result.stderr and "no space left" not in result.stderr
         assert [line.split()[2] for line in lines] == ["INFO"] * 3 + ["WARNING", "ERROR"]
         assert "before there is a log" not in " ".join(lines)
 
 
-def test_where_the_output_is_the_log_each_line_stands_there_once(tmp_path):
+def test_line_appears_once_if_output_is_the_log(tmp_path):
     with (log := tmp_path / "node.log").open("ab") as output:
         python(PROGRAM, str(log), stdout=output, stderr=output, check=True)
     lines = log.read_text().splitlines()
@@ -225,14 +225,14 @@ def test_where_the_output_is_the_log_each_line_stands_there_once(tmp_path):
     assert sum("peers are few" in line for line in lines) == 1
 
 
-def test_on_windows_a_log_turns_over_when_no_other_process_reads_it(tmp_path, monkeypatch):
-    """Output of the node itself goes to its log if it was started with ``--detach``."""
+def test_windows_log_rotates_once_no_other_process_reads_it(tmp_path, monkeypatch):
+    """A node that was started with ``--detach`` writes its output to its log."""
     monkeypatch.setattr(sys, "platform", "win32")
     path, really, readers = tmp_path / "node.log", os.rename, [1]
 
     def rename(source, target):
-        held = [each.path for each in psutil.Process().open_files()].count(str(source))
-        if held + readers[0]:
+        handles = [each.path for each in psutil.Process().open_files()].count(str(source))
+        if handles + readers[0]:
             raise PermissionError(errno.EACCES, "Access is denied")
         really(source, target)
 
@@ -250,5 +250,5 @@ def test_on_windows_a_log_turns_over_when_no_other_process_reads_it(tmp_path, mo
         readers[0] = 0
         write([50])
         assert path.read_bytes().count(b"line ") == 1
-        assert logs.goes_to(output.fileno(), path), "what is printed follows the log"
+        assert logs.goes_to(output.fileno(), path), "the output goes to the new log"
     assert logs.earlier_logs(path)[0].read_bytes().count(b"line ") == 50

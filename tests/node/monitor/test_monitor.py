@@ -17,15 +17,15 @@ from node.monitor.sinks import Figures, JsonLinesFile, exposition, open_sinks
 from node.storage.run_folder import RunFolder
 from tests.node.programs import python
 
-MOST = 1 << 20
+LIMIT = 1 << 20
 RECORD = RoundRecord(
     round=7,
     policy_step=6,
     time=1.7e9,
-    reward_own=0.25,
+    reward_local=0.25,
     reward_external=0.5,
-    informative_own=0.75,
-    groups_own=5,
+    informative_local=0.75,
+    groups_local=5,
     groups_external=3,
     external_wanted=4,
     tokens_per_s=1234.0,
@@ -42,7 +42,7 @@ RECORD = RoundRecord(
 
 UNMEASURED = replace(
     RECORD,
-    **dict.fromkeys(("reward_own", "reward_external", "informative_own", "tokens_per_s")),
+    **dict.fromkeys(("reward_local", "reward_external", "informative_local", "tokens_per_s")),
     **dict.fromkeys(("mean_length", "truncated")),
 )
 DASHES = ["– per second, – per completion, – truncated", "– of local groups", "peers –, held-out –"]
@@ -50,21 +50,22 @@ MEASURED = ["1,234 per second, 4.2 per completion, 50% truncated", "75% of local
 
 
 def rounds(count):
-    return [replace(RECORD, round=n, reward_own=n / count) for n in range(1, count + 1)]
+    return [replace(RECORD, round=n, reward_local=n / count) for n in range(1, count + 1)]
 
 
-def test_a_record_survives_json_and_scalars_leave_out_what_a_round_did_not_measure():
+def test_record_round_trips_and_scalars_skip_missing_values():
     assert RoundRecord.from_dict(json.loads(json.dumps(RECORD.to_dict()))) == RECORD
-    assert RoundRecord.from_dict({**RECORD.to_dict(), "charm": 3}) == RECORD, "of a newer version"
+    older = {"reward_own": 1.0, "lead": 0.5, "charm": 3, "round": 1, "policy_step": 0, "time": 2.0}
+    assert RoundRecord.from_dict(older) == RoundRecord(1, 0, 2.0, 1.0, peer_advantage=0.5)
     scalars = RECORD.scalars()
     assert scalars["loss"] == -0.01 and scalars["seconds_generate"] == 0.9
     assert "reward_eval" not in scalars and "refused" not in scalars
 
 
-def test_json_lines_are_appended_and_a_half_line_of_a_killed_process_is_dropped(tmp_path):
+def test_json_lines_append_and_drop_a_partial_line(tmp_path):
     path = tmp_path / "metrics.jsonl"
     for number in (7, 8):
-        with closing(JsonLinesFile(path, MOST)) as file:
+        with closing(JsonLinesFile(path, LIMIT)) as file:
             file.write(replace(RECORD, round=number))
         assert [r.round for r in read_history(tmp_path)] == list(range(7, number + 1))
         with path.open("a") as half:
@@ -72,7 +73,7 @@ def test_json_lines_are_appended_and_a_half_line_of_a_killed_process_is_dropped(
         assert read_history(tmp_path)[0] == RECORD
 
 
-def test_a_sparkline_rises_with_its_values_and_keeps_to_its_width():
+def test_sparkline_follows_its_values_and_fits_its_width():
     assert sparkline([0.0, 0.5, 1.0], 10) == BARS[0] + BARS[4] + BARS[7] and sparkline([], 10) == ""
     assert sparkline([0.0, 0.0], 10) == BARS[0] * 2
     long = sparkline([n / 1000 for n in range(1000)], 24)
@@ -80,7 +81,7 @@ def test_a_sparkline_rises_with_its_values_and_keeps_to_its_width():
 
 
 def panel_of(*records, title="bench", rounds=20, console=None):
-    """What a panel shows of a run after these rounds."""
+    """Return what a panel shows after these rounds."""
     console = console or Console(file=io.StringIO(), force_terminal=True, width=100, height=40)
     panel = LivePanel(title, rounds, console)
     for record in records:
@@ -90,7 +91,7 @@ def panel_of(*records, title="bench", rounds=20, console=None):
     return console.file.read()
 
 
-def test_the_panel_shows_the_figures_and_keeps_the_last_evaluation():
+def test_panel_shows_figures_and_the_last_evaluation():
     shown = panel_of(replace(RECORD, reward_eval=0.125), replace(RECORD, round=8))
     expected = "bench", "8 of 20", "held-out 0.125", "3 of 4", "1,234", "generate 60%", "2.5 MB"
     for text in (*expected, "expired 5, reward_mismatch 2", "512 MB"):
@@ -105,22 +106,22 @@ def test_the_panel_shows_the_figures_and_keeps_the_last_evaluation():
         assert [text for text in texts if text not in shown] == []
 
 
-def test_where_there_is_no_terminal_each_round_is_one_line():
+def test_round_prints_one_line_without_a_terminal():
     lines = PlainLines(0, console := Console(file=io.StringIO(), width=20))
     for record in rounds(3):
         lines.write(record)
     *_, last = shown = console.file.getvalue().splitlines()
     assert len(shown) == 3
     assert last.startswith("round 3 | reward 1.000 | peers' reward 0.500 (3 of 4)")
-    told = "round 7 | reward – | peers' reward – (3 of 4) | informative – | – tokens/s"
-    assert one_line(UNMEASURED).startswith(told)
+    start = "round 7 | reward – | peers' reward – (3 of 4) | informative – | – tokens/s"
+    assert one_line(UNMEASURED).startswith(start)
     assert "informative 75% | 1234 tokens/s" in one_line(RECORD)
 
 
-def test_the_panel_has_plain_bars_where_the_encoding_lacks_the_others():
+def test_panel_uses_ascii_bars_for_a_limited_encoding():
     file = io.TextIOWrapper(io.BytesIO(), encoding="latin-1", errors="backslashreplace")
     console = Console(file=file, force_terminal=True, width=100, height=40)
-    climb = [replace(each, reward_own=(each.round - 1) / 7) for each in rounds(8)]
+    climb = [replace(each, reward_local=(each.round - 1) / 7) for each in rounds(8)]
     assert PLAIN_BARS in panel_of(*climb, rounds=0, console=console)
 
 
@@ -131,13 +132,13 @@ def test_prometheus_gets_figures_and_totals():
     assert 'swarm_node_events_total{event="rounds_failed"} 1.0' in text
 
 
-def test_prometheus_gets_no_sample_of_what_a_round_did_not_measure():
+def test_prometheus_omits_unmeasured_values():
     measured, unmeasured = (
-        exposition(Figures.of_round(replace(UNMEASURED, engine_gap=gap)))[0].decode()
+        exposition(Figures.of_round(replace(UNMEASURED, logprob_mismatch=gap)))[0].decode()
         for gap in (0.0, None)
     )
-    assert "swarm_node_engine_gap 0.0" in measured and "engine_gap" not in unmeasured
-    assert "reward_own" not in measured and "swarm_node_loss" in unmeasured
+    assert "swarm_node_logprob_mismatch 0.0" in measured and "logprob_mismatch" not in unmeasured
+    assert "reward_local" not in measured and "swarm_node_loss" in unmeasured
 
 
 def test_tensorboard_files_hold_the_figures_by_round(tmp_path):
@@ -147,12 +148,12 @@ def test_tensorboard_files_hold_the_figures_by_round(tmp_path):
         for record in rounds(3):
             board.write(record)
     events = EventAccumulator(str(folder.tensorboard)).Reload()
-    rewards = [(e.step, round(e.value, 3)) for e in events.Scalars("reward_own")]
+    rewards = [(e.step, round(e.value, 3)) for e in events.Scalars("reward_local")]
     assert rewards == [(1, 0.333), (2, 0.667), (3, 1.0)]
     assert events.Scalars("refused/expired")[0].value == 5
 
 
-def test_the_config_decides_what_is_opened(tmp_path, capsys):
+def test_open_sinks_follows_the_config(tmp_path, capsys):
     for sink in open_sinks(Config(), RunFolder(tmp_path), [], json=True):
         sink.write(RECORD)
         sink.close()
@@ -160,7 +161,7 @@ def test_the_config_decides_what_is_opened(tmp_path, capsys):
     assert RoundRecord.from_dict(json.loads(capsys.readouterr().out)) == RECORD
 
 
-def test_if_one_sink_cannot_open_others_are_released(tmp_path, monkeypatch):
+def test_failed_sink_releases_the_other_sinks(tmp_path, monkeypatch):
     closed = []
     monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
     monkeypatch.setitem(sys.modules, "tensorboard", None)
@@ -172,7 +173,7 @@ def test_if_one_sink_cannot_open_others_are_released(tmp_path, monkeypatch):
     lines.file.close()
 
 
-def test_lines_that_found_no_room_are_written_whole_once_there_is_some(tmp_path):
+def test_lines_are_written_after_the_disk_has_space_again(tmp_path):
     script = """
 import resource, signal, sys
 from pathlib import Path

@@ -36,8 +36,8 @@ from tests.parsing import parse
 
 HERE = {**os.environ, "PYTHONPATH": str(ROOT)}
 ACTS = "\x1b]0;owned\x07\x1b[2J\r\nforged\x9b31m\x7f\u202eevil\u2066\u2028\u200b\x00\ud800"
-SPEAKS = {"node/monitor/output.py", "node/monitor/record.py"}
-# These write JSON, whose strings are ASCII, or texts of this program alone.
+PRINTERS = {"node/monitor/output.py", "node/monitor/record.py"}
+# These write only JSON, whose strings are ASCII, or the program's own texts.
 JSON = {"node/cli/options.py", "node/cli/demo.py", "node/cli/program.py", "node/monitor/sinks.py"}
 CHILDREN = {"experiments/workers.py", "node/engines/process/worker.py"}
 PRINTS = {"print", "typer.echo", "typer.secho", "sys.stdout.write", "sys.stderr.write", "Console"}
@@ -57,11 +57,11 @@ for number in range(3):
 print("done", file=sys.stderr)
 """
 FULL = Path("/dev/full")
-needs_full = pytest.mark.skipif(not FULL.exists(), reason="there is no device that is full")
+needs_full = pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
 INSTALLED = Path(sys.executable).parent / "swarm-node"
 
 
-def test_only_characters_that_do_something_are_replaced_and_a_long_text_is_cut_and_says_so():
+def test_printable_escapes_control_characters_and_truncates():
     assert printable("héllo, 世界 ½ 🙂 [bold] \\x1b") == "héllo, 世界 ½ 🙂 [bold] \\x1b"
     assert printable("a\x1b[31mb\nc\u202ed") == r"a\x1b[31mb\nc\u202ed"
     shown = printable("\x1b" * 1_000_000)
@@ -69,13 +69,13 @@ def test_only_characters_that_do_something_are_replaced_and_a_long_text_is_cut_a
 
 
 @given(st.text(st.characters(codec=None), max_size=200))
-def test_whatever_comes_in_what_goes_out_is_printable(text):
+def test_printable_always_returns_printable_text(text):
     shown = printable(text)
     assert shown.isprintable() and printable(shown) == shown
     shown.encode()
 
 
-def test_a_line_is_said_as_one_line(capsys):
+def test_say_prints_one_safe_line(capsys):
     say(ACTS)
     shown = capsys.readouterr().out
     assert shown.count("\n") == 1 and shown.strip().isprintable()
@@ -86,7 +86,7 @@ def test_a_line_is_said_as_one_line(capsys):
 
 
 def complain(words):
-    """A message and a stack trace, both with somebody's words in it."""
+    """Log a message and a traceback that both contain ``words``."""
     try:
         raise ValueError(words)
     except ValueError:
@@ -95,18 +95,18 @@ def complain(words):
 
 @pytest.mark.usefixtures("root_logger")
 @pytest.mark.parametrize("debug", [False, True])
-def test_no_message_and_no_stack_trace_forges_a_line_of_the_log(tmp_path, capsys, debug):
+def test_hostile_text_cannot_forge_a_log_line(tmp_path, capsys, debug):
     start_logging(tmp_path / "node.log", "info", debug=debug)
     complain("x\n2026-01-01 00:00:00,000 WARNING node: forged" + ACTS)
     written = (tmp_path / "node.log").read_text()
     first, *trace = written.splitlines()
     assert "peer x" in first and trace
-    assert all(line.startswith("  ") for line in trace), "a record begins at the margin"
+    assert all(line.startswith("  ") for line in trace), "only a record starts at the margin"
     for text in (written, capsys.readouterr().err):
         assert text and text.replace("\n", "").isprintable()
 
 
-def test_messages_without_a_log_and_errors_of_threads_are_printable_too(capsys, root_logger):
+def test_thread_errors_and_unlogged_messages_are_printable(capsys, root_logger):
     root_logger.handlers[:] = []
     guard_terminal()
     complain(ACTS)
@@ -120,7 +120,7 @@ def test_messages_without_a_log_and_errors_of_threads_are_printable_too(capsys, 
 
 
 @pytest.mark.parametrize("debug", [False, True])
-def test_a_command_without_a_log_hides_the_warnings_of_libraries(capsys, root_logger, debug):
+def test_command_hides_library_warnings_without_debug(capsys, root_logger, debug):
     root_logger.handlers[:] = []
     guard_terminal(debug=debug)
     library = logging.getLogger("bitsandbytes.backends")
@@ -132,7 +132,7 @@ def test_a_command_without_a_log_hides_the_warnings_of_libraries(capsys, root_lo
     assert "the library failed" in shown and "the policy is large" in shown
 
 
-def test_a_table_shows_names_with_escapes_and_markup_as_they_are():
+def test_table_escapes_control_characters_and_markup():
     link = "[link=https://evil.example]click[/link] [/] :skull:"
     table = Table("[/]" + ACTS, title=ACTS)
     for cell in (ACTS, link, Text(ACTS)):
@@ -147,19 +147,19 @@ def test_a_table_shows_names_with_escapes_and_markup_as_they_are():
         assert part in shown
 
 
-def test_a_live_panel_takes_any_title():
+def test_live_panel_escapes_any_title():
     terminal = Terminal()
     terminal.file = io.StringIO()
     shown = panel_of(RECORD, title="[/]" + ACTS, rounds=3, console=terminal)
     assert r"\x1b]0;" in shown and shown.replace("\n", "").isprintable()
 
 
-def test_nothing_is_shown_but_through_these_two_files():
-    """Who prints by another way shows what strangers wrote as they wrote it."""
+def test_only_allowed_files_print_to_the_terminal():
+    """Other ways to print would not escape texts of unknown peers."""
     layers = ("node", "swarm", "protocol")
     for path in (path for layer in layers for path in (ROOT / layer).rglob("*.py")):
         name = path.relative_to(ROOT).as_posix()
-        if name not in SPEAKS | JSON | CHILDREN:
+        if name not in PRINTERS | JSON | CHILDREN:
             calls = (n for n in ast.walk(parse(path.read_text())) if isinstance(n, ast.Call))
             assert not PRINTS & {ast.unparse(call.func) for call in calls}, name
 
@@ -170,7 +170,7 @@ def started(log, output, *arguments, **environment):
     return subprocess.Popen(command, env={**HERE, **environment}, **streams)
 
 
-def test_columns_stay_aligned_where_the_encoding_lacks_a_character():
+def test_columns_stay_aligned_with_a_limited_encoding():
     terminal, table = Terminal(), Table("swarm", "name", "age")
     for row in (("6aa3e92d…", "Zoë", "–"), ("none", "ann", "3 s")):
         table.add_row(*row)
@@ -183,7 +183,7 @@ def test_columns_stay_aligned_where_the_encoding_lacks_a_character():
     assert len({len(line) for line in shown.splitlines()}) == 1
 
 
-def test_a_character_that_the_encoding_lacks_is_spelled_out(tmp_path):
+def test_unencodable_character_is_escaped(tmp_path):
     with started(tmp_path / "log", subprocess.PIPE, PYTHONIOENCODING="latin-1") as node:
         out, err = node.communicate("\n\n\n", timeout=300)
     assert node.returncode == 0, err
@@ -191,7 +191,7 @@ def test_a_character_that_the_encoding_lacks_is_spelled_out(tmp_path):
 
 
 @pytest.mark.parametrize("opened", [os.pipe, pty.openpty], ids=["a pipe", "a terminal"])
-def test_a_reader_that_goes_away_ends_nothing_and_is_told_once(tmp_path, opened):
+def test_closed_reader_is_logged_once_and_stops_nothing(tmp_path, opened):
     ours, theirs = opened()
     with started(tmp_path / "log", theirs) as node:
         os.close(theirs)
@@ -203,22 +203,22 @@ def test_a_reader_that_goes_away_ends_nothing_and_is_told_once(tmp_path, opened)
 
 
 def on_a_full_disk(log, *arguments):
-    """Exit status and standard error of the program."""
+    """Run the program on a full disk; return exit status and standard error."""
     with FULL.open("wb") as full, started(log, full.fileno(), *arguments) as node:
         _, err = node.communicate("\n\n\n", timeout=300)
     return node.returncode, err
 
 
 @needs_full
-def test_output_on_a_full_disk_is_an_error_with_a_remedy_and_fails_once(tmp_path):
+def test_output_to_a_full_disk_fails_once_with_a_fix(tmp_path):
     status, err = on_a_full_disk(tmp_path / "log")
     *_, last = err.splitlines()
-    assert status == 1, "not 120, of a second failure when Python ends"
+    assert status == 1, "120 would be a second failure when Python exits"
     assert "cannot write to standard output (No space left on device). Free some space" in last
 
 
 @needs_full
-def test_a_node_whose_output_is_on_a_full_disk_goes_on_and_says_so_once(tmp_path):
+def test_node_on_a_full_disk_logs_once_and_continues(tmp_path):
     assert on_a_full_disk(tmp_path / "log", "drop") == (0, "done\n")
     text = "descriptor 1 cannot be written (No space left on device): further output is lost"
     assert (tmp_path / "log").read_text().count(text) == 1
@@ -226,7 +226,7 @@ def test_a_node_whose_output_is_on_a_full_disk_goes_on_and_says_so_once(tmp_path
 
 @needs_full
 @pytest.mark.parametrize("end", ["", "\n"], ids=["not flushed", "flushed"])
-def test_a_command_on_a_full_disk_is_one_line_and_fails(end):
+def test_command_on_a_full_disk_fails_with_one_line(end):
     code = (
         "import typer; from node.cli import program\n"
         f"program.app.command('shown')(lambda: print('words', end={end!r}, flush={bool(end)}))\n"
@@ -235,12 +235,12 @@ def test_a_command_on_a_full_disk_is_one_line_and_fails(end):
     with FULL.open("wb") as full:
         done = python(code, "shown", stdout=full, stderr=subprocess.PIPE)
     failed = "cannot write to standard output (No space left on device)"
-    told = f"error: {failed}. Free some space there, or redirect the output.\n"
-    assert (done.returncode, done.stderr) == (1, told)
+    message = f"error: {failed}. Free some space there, or redirect the output.\n"
+    assert (done.returncode, done.stderr) == (1, message)
 
 
 @needs_full
-def test_nothing_is_said_on_a_standard_error_that_is_being_written(tmp_path):
+def test_failed_stderr_write_is_only_logged(tmp_path):
     code = (
         "import logging, sys; from node.monitor.output import guard_output\n"
         "guard_output()\n"
@@ -258,7 +258,7 @@ def _ask_again():
     output.program.cache_clear()
 
 
-def test_a_command_stays_short_if_the_shell_finds_this_program_and_no_other(monkeypatch, tmp_path):
+def test_as_typed_keeps_a_command_found_on_the_path(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", f"{INSTALLED.parent}{os.pathsep}{os.defpath}")
     assert as_typed("next: swarm-node join --peers A") == "next: swarm-node join --peers A"
     output.program.cache_clear()
@@ -275,16 +275,16 @@ def test_every_command_is_known():
 
 
 @pytest.mark.parametrize("path", ["", "/nowhere"])
-def test_a_command_is_named_by_its_path_if_the_shell_does_not_find_it(monkeypatch, path, tmp_path):
+def test_as_typed_uses_a_full_path_if_shell_finds_no_command(monkeypatch, path, tmp_path):
     monkeypatch.setenv("PATH", path)
     typed = as_typed("swarm-node --version")
     assert Path(shlex.split(typed)[0]).is_absolute()
-    ran = subprocess.run(["/bin/sh", "-c", typed], cwd=tmp_path, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.startswith("swarm-node ")
+    result = subprocess.run(["/bin/sh", "-c", typed], cwd=tmp_path, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("swarm-node ")
 
 
-def test_what_is_no_command_stays_as_it_is(monkeypatch):
+def test_as_typed_ignores_other_text(monkeypatch):
     monkeypatch.setenv("PATH", "")
     paths = ("/opt/bin/swarm-node join", "https://example.org/swarm-node join")
     words = ("Install swarm-node again.", "my-swarm-node join", "swarm-node.service runs")

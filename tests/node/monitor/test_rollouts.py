@@ -22,8 +22,10 @@ from tests.node.monitor.test_monitor import RECORD
 from tests.node.monitor.test_output import ACTS
 
 PEER = "12D3KooWGBdmqRrDHgBDbZnuBFUxGwHrqDvR6ChvVx6ZBXyzwrQf"
-OWN = ShownRollout(7, "sums", 1, "Calculate 3 + 4.\nAnswer:", " 7", 1.0, cut=False)
-THEIRS = replace(OWN, completion="\x1b[2J 8\nround 9, own", reward=0.25, cut=True, author=PEER)
+OWN = ShownRollout(7, "sums", 1, "Calculate 3 + 4.\nAnswer:", " 7", 1.0, truncated=False)
+THEIRS = replace(
+    OWN, completion="\x1b[2J 8\nround 9, own", reward=0.25, truncated=True, author=PEER
+)
 
 
 def drawn(thing, width=100):
@@ -34,7 +36,7 @@ def drawn(thing, width=100):
 
 
 @pytest.mark.parametrize("most", [30, 31, 100])
-def test_of_a_long_text_both_ends_are_left(most):
+def test_shortened_keeps_both_ends(most):
     text = "begin" + 10_000 * "x" + "end"
     short = shortened(text, most)
     assert len(short) == most
@@ -42,7 +44,7 @@ def test_of_a_long_text_both_ends_are_left(most):
     assert shortened("short", 5) == "short"
 
 
-def test_they_are_read_as_they_were_written_by_their_owner_alone(tmp_path):
+def test_rollouts_round_trip_in_a_private_file(tmp_path):
     path, last = tmp_path / "rollouts.jsonl", deque(maxlen=KEPT)
     last.extend([OWN, replace(THEIRS, completion=ACTS + "\u2028")])
     RolloutsFile(path, last).write(RECORD)
@@ -50,7 +52,7 @@ def test_they_are_read_as_they_were_written_by_their_owner_alone(tmp_path):
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
 
-def test_the_file_stays_small_whatever_peers_write(tmp_path):
+def test_rollouts_file_size_is_bounded(tmp_path):
     path, last = tmp_path / "rollouts.jsonl", deque(maxlen=KEPT)
     long = shortened(10**6 * "\U0001f642", LONGEST)
     last.extend(2 * KEPT * [replace(THEIRS, prompt=long, completion=long)])
@@ -58,7 +60,7 @@ def test_the_file_stays_small_whatever_peers_write(tmp_path):
     assert len(read_rollouts(path)) == KEPT and path.stat().st_size < 3_000_000
 
 
-def test_short_rounds_are_written_together_and_none_is_missing_at_the_end(tmp_path):
+def test_sink_batches_short_rounds_and_flushes_on_close(tmp_path):
     path, last, now, written = tmp_path / "rollouts.jsonl", deque(maxlen=KEPT), [0.0], []
     sink = RolloutsFile(path, last, lambda: now[0])
     for number, now[0] in enumerate((0.0, SECONDS / 2, SECONDS, SECONDS * 1.5), 1):
@@ -70,10 +72,10 @@ def test_short_rounds_are_written_together_and_none_is_missing_at_the_end(tmp_pa
     assert len(read_rollouts(path)) == 4
     before = path.stat().st_ino
     sink.close()
-    assert path.stat().st_ino == before, "nothing was new"
+    assert path.stat().st_ino == before, "a second close writes nothing"
 
 
-def test_a_missing_or_foreign_file_is_named_with_the_remedy(tmp_path):
+def test_missing_or_invalid_rollouts_file_is_reported(tmp_path):
     path = tmp_path / "rollouts.jsonl"
     with pytest.raises(NodeError, match=r"no rollouts yet in: .*first round"):
         read_rollouts(path)
@@ -83,11 +85,11 @@ def test_a_missing_or_foreign_file_is_named_with_the_remedy(tmp_path):
             read_rollouts(path)
 
 
-def test_in_full_every_line_of_a_strangers_text_is_set_in():
+def test_in_full_indents_every_line_of_peer_text():
     lines = drawn(in_full([OWN, THEIRS]))
     assert [line.rstrip() for line in lines if not line.startswith(" ")] == [
         "round 7, local, sums level 1, reward 1.000",
-        "round 7, by peer 12D3KooWGBdmqRrD…, sums level 1, reward 0.250, cut",
+        "round 7, by peer 12D3KooWGBdmqRrD…, sums level 1, reward 0.250, truncated",
     ]
     assert "".join(lines).isprintable()
     assert any(line.rstrip().endswith(r"\x1b[2J 8") for line in lines)

@@ -42,9 +42,9 @@ needs_wandb = pytest.mark.skipif(not find_spec("wandb"), reason="wandb is not in
 LINES = 3000
 
 
-def test_a_sink_that_fails_is_counted_told_once_and_used_again_when_it_works(caplog):
+def test_failing_sink_is_counted_logged_once_and_retried(caplog):
     class Broken(Mock):
-        """Takes nothing but its third record, and cannot be closed."""
+        """Accepts only its third record and fails to close."""
 
     odd = UnicodeEncodeError("latin-1", "\u2013", 0, 1, "no such character")
     counters, broken = Counters(), Broken()
@@ -59,7 +59,7 @@ def test_a_sink_that_fails_is_counted_told_once_and_used_again_when_it_works(cap
 
 
 def run(code, folder, **environment):
-    """In a process of its own: these packages keep threads, hooks and services."""
+    """Run in a separate process, because the packages keep threads and hooks."""
     (folder / "my-run").mkdir(exist_ok=True)
     command = [sys.executable, "-c", dedent(MAKE) + dedent(code)]
     own = {"HOME": str(folder), "PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), **environment}
@@ -67,46 +67,47 @@ def run(code, folder, **environment):
     return subprocess.run(command, cwd=folder, env=own, **how)
 
 
-def test_every_logger_gives_a_figure_the_same_name_and_every_folder_a_run_of_its_own(tmp_path):
+def test_figure_names_are_shared_and_run_names_are_unique(tmp_path):
     record = RoundRecord(3, 2, 0.0, 0.5, seconds={"update": 1.5}, refused={"expired": 2})
-    told = figures(record)
-    assert (told["reward_own"], told["seconds_update"], told["refused/expired"]) == (0.5, 1.5, 2.0)
+    flat = figures(record)
+    names = "reward_local", "seconds_update", "refused/expired"
+    assert [flat[name] for name in names] == [0.5, 1.5, 2.0]
     names = {run_name(RunFolder(tmp_path / place / "swarm-run")) for place in "ab"}
     assert len(names) == 2 and all(name.startswith("swarm-run-") for name in names)
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "trackio", "wandb"])
-def test_a_missing_package_says_how_to_get_it(tmp_path, monkeypatch, name):
+def test_missing_package_error_shows_the_fix(tmp_path, monkeypatch, name):
     monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(NodeError, match=rf"pip install 'swarm-node\[{name}\]'"):
+    with pytest.raises(NodeError, match=rf"pip install '\.\[{name}\]'"):
         LOGGERS.open(name, {}, RunFolder(tmp_path))
 
 
 @pytest.mark.skipif(not find_spec("trackio"), reason="trackio is not installed")
-def test_trackio_holds_the_figures_by_round_and_goes_on_after_a_restart(tmp_path):
+def test_trackio_logs_figures_by_round_across_restarts(tmp_path):
     code = """
     log("trackio", {"run": "mine"}, 1, 2)
     log("trackio", {"run": "mine"}, 3)
     from trackio.sqlite_storage import SQLiteStorage
     rows = SQLiteStorage.get_logs("swarm-node", "mine")
-    print([(row["step"], row["reward_own"], row["refused/expired"]) for row in rows])
+    print([(row["step"], row["reward_local"], row["refused/expired"]) for row in rows])
     """
     done = run(code, tmp_path, TRACKIO_DIR=str(tmp_path / "trackio"))
     assert done.stdout == "[(1, 0.25, 2.0), (2, 0.5, 2.0), (3, 0.75, 2.0)]\n", done.stderr
 
 
 @needs_wandb
-def test_wandb_keeps_the_figures_in_the_run_folder_and_nothing_else(tmp_path):
+def test_wandb_stores_only_figures_in_the_run_folder(tmp_path):
     done = run('log("wandb", {"mode": "offline", "run": "mine"}, 1, 2)', tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    (kept,) = tmp_path.glob("my-run/wandb/offline-run-*/run-mine.wandb")
-    assert b"refused/expired" in kept.read_bytes()
-    assert not list(tmp_path.rglob("wandb-metadata.json")), "nothing tells what the machine is"
+    (stored,) = tmp_path.glob("my-run/wandb/offline-run-*/run-mine.wandb")
+    assert b"refused/expired" in stored.read_bytes()
+    assert not list(tmp_path.rglob("wandb-metadata.json")), "no file describes the machine"
 
 
 @needs_wandb
-def test_wandb_without_a_login_asks_nobody_and_names_the_way_out(tmp_path):
+def test_wandb_without_a_login_fails_with_a_fix(tmp_path):
     done = run('log("wandb", {})', tmp_path)
     assert done.returncode == 1
     assert "no wandb login" in done.stderr and "'offline'" in done.stderr
@@ -142,7 +143,7 @@ def read_whole(path):
 
 
 @pytest.mark.parametrize("reader", [followed, drawn, read_whole])
-def test_a_line_that_is_ended_while_it_is_read_is_read_once_and_whole(reader, tmp_path):
+def test_reader_reads_a_concurrently_written_line_once(reader, tmp_path):
     path = tmp_path / "metrics.jsonl"
     newest = reader(path)
     with ProcessPoolExecutor(1, get_context("spawn")) as processes:

@@ -33,19 +33,19 @@ SWARM = bytes(32)
 
 
 def address(name):
-    """Where a peer of this name could be."""
+    """Return a possible address of the named peer."""
     return f"/ip4/10.0.0.5/tcp/31337/p2p/{identity(name).peer_id}"
 
 
 async def serve(network, peer_id, signed):
-    """Start a peer that hands out this manifest."""
+    """Start a peer that serves this manifest."""
     peer = MemoryTransport(network, peer_id)
     await peer.start()
     peer.handle(MANIFEST_STREAM, AsyncMock(return_value=signed), HandlerLimits(64, 8, 8))
 
 
-class Street:
-    """A node whose folder is pinned to a swarm, and a peer of each of some swarms."""
+class Setup:
+    """A node whose folder is pinned to HERE, and one peer per swarm."""
 
     def __init__(self, folder, *swarms, pinned=True):
         self.folder = RunFolder(folder)
@@ -55,7 +55,7 @@ class Street:
         self._swarms = swarms
 
     def join(self, silent=False, wanted=""):
-        """What the node is told, with the address of every peer in its configuration."""
+        """Return the node's notes, with the addresses of all peers configured."""
         return asyncio.run(self._join(silent, wanted))
 
     async def _join(self, silent, wanted):
@@ -71,18 +71,18 @@ class Street:
         return notes
 
 
-def test_a_folder_of_one_swarm_that_is_taken_to_a_peer_of_another_says_so(tmp_path):
-    told = " ".join(Street(tmp_path, THERE).join())
+def test_join_reports_a_peer_of_another_swarm(tmp_path):
+    told = " ".join(Setup(tmp_path, THERE).join())
     here, there = (swarm_id(each).hex()[:16] for each in (HERE, THERE))
     assert here in told and there in told
     for way in (f"--swarm {there}", "--config NEW"):
         assert f"swarm-node join {way} --peers {address('peer 0')}" in told
-    notes = Street(tmp_path, THERE, HERE).join()
-    assert [note for note in notes if there not in note] == [], "one peer of its own is enough"
+    notes = Setup(tmp_path, THERE, HERE).join()
+    assert [note for note in notes if there not in note] == [], "one peer of HERE is enough"
 
 
 @pytest.mark.parametrize("pinned", [True, False])
-def test_a_node_that_is_to_dial_its_own_identity_names_the_copy_and_the_remedy(tmp_path, pinned):
+def test_node_reports_a_peer_with_its_own_identity(tmp_path, pinned):
     async def joined(*peers, listening=()):
         node = MemoryTransport(MemoryNetwork(SystemClock(), 0), identity("me").peer_id)
         await node.start()
@@ -102,53 +102,53 @@ def test_a_node_that_is_to_dial_its_own_identity_names_the_copy_and_the_remedy(t
     assert asyncio.run(joined(address("me"), listening=(address("me"),))) == ()
 
 
-def test_peers_that_do_not_answer_keep_nobody_from_going_on_alone(tmp_path, monkeypatch):
+def test_node_starts_alone_if_peers_do_not_answer(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "LOOK_SECONDS", 0.2)
-    assert Street(tmp_path).join(silent=True) == ()
-    assert "belongs to swarm" in Street(tmp_path, THERE).join(silent=True)[-1]
+    assert Setup(tmp_path).join(silent=True) == ()
+    assert "belongs to swarm" in Setup(tmp_path, THERE).join(silent=True)[-1]
 
 
 @pytest.mark.parametrize("told", [b"", b"nonsense", HERE[:40], THERE[:-1]])
-def test_a_peer_that_hands_out_no_manifest_keeps_nobody_from_starting(tmp_path, told):
-    assert all("belongs to swarm" not in note for note in Street(tmp_path, told, HERE).join())
-    Street(tmp_path, told).join()
+def test_node_starts_despite_a_peer_with_a_bad_manifest(tmp_path, told):
+    assert all("belongs to swarm" not in note for note in Setup(tmp_path, told, HERE).join())
+    Setup(tmp_path, told).join()
 
 
 @pytest.mark.parametrize("digits", [8, 63, 64])
 @pytest.mark.parametrize("pinned", [True, False], ids=["pinned", "fetched"])
-def test_a_swarm_is_known_by_the_beginning_of_its_id(tmp_path, pinned, digits):
-    street = Street(tmp_path, HERE, pinned=pinned)
-    street.join(wanted=swarm_id(HERE).hex()[:digits])
-    assert street.folder.manifest.read_bytes() == HERE
+def test_id_prefix_selects_the_swarm(tmp_path, pinned, digits):
+    setup = Setup(tmp_path, HERE, pinned=pinned)
+    setup.join(wanted=swarm_id(HERE).hex()[:digits])
+    assert setup.folder.manifest.read_bytes() == HERE
 
 
 @pytest.mark.parametrize("pinned", [True, False], ids=["pinned", "fetched"])
-def test_the_beginning_of_another_swarms_id_is_refused_and_what_is_here_is_named(tmp_path, pinned):
-    street = Street(tmp_path, HERE, pinned=pinned)
+def test_wrong_id_prefix_is_rejected_with_the_actual_id(tmp_path, pinned):
+    setup = Setup(tmp_path, HERE, pinned=pinned)
     here, there = (swarm_id(each).hex() for each in (HERE, THERE))
     with pytest.raises(ConfigError, match=rf"network\.swarm.*belongs to swarm {here}"):
-        street.join(wanted=there[:8])
-    assert street.folder.manifest.exists() == pinned
+        setup.join(wanted=there[:8])
+    assert setup.folder.manifest.exists() == pinned
 
 
-def test_a_beginning_that_two_swarms_share_is_refused_and_both_are_named(tmp_path, monkeypatch):
+def test_ambiguous_id_prefix_error_names_both_swarms(tmp_path, monkeypatch):
     ids = {HERE: bytes(4) + b"h" * 28, THERE: bytes(4) + b"t" * 28}
     monkeypatch.setattr(module, "swarm_id", ids.get)
-    street = Street(tmp_path, HERE, THERE, pinned=False)
+    setup = Setup(tmp_path, HERE, THERE, pinned=False)
     with pytest.raises(ConfigError, match="write more digits") as refused:
-        street.join(wanted="0" * 8)
+        setup.join(wanted="0" * 8)
     assert all(each.hex() in str(refused.value) for each in ids.values())
-    assert not street.folder.manifest.exists()
-    street.join(wanted=ids[HERE].hex()[:10])
-    assert street.folder.manifest.read_bytes() == HERE
+    assert not setup.folder.manifest.exists()
+    setup.join(wanted=ids[HERE].hex()[:10])
+    assert setup.folder.manifest.read_bytes() == HERE
 
 
 def seen(number, swarm):
     return Sighting(identity(f"peer {number}").peer_id, swarm, f"10.0.0.{number}", 31337)
 
 
-class Heard(Discovery):
-    """A local network on which some names are heard, each until it was dialed."""
+class FakeLan(Discovery):
+    """A local network that reports each sighting once."""
 
     def __init__(self, transport, sightings):
         super().__init__(transport, (), SystemClock(), Counters())
@@ -160,10 +160,10 @@ class Heard(Discovery):
 
 
 def among(use, manifests, lies=""):
-    """What is made of a network with a member of each of some swarms.
+    """Return the result of ``use`` on a network with one member per manifest.
 
     Args:
-        lies: swarm that all of them announce.
+        lies: swarm id that all members announce instead of their own.
     """
 
     async def run():
@@ -173,13 +173,13 @@ def among(use, manifests, lies=""):
         sightings = [seen(n, lies or swarm_id(s).hex()) for n, s in enumerate(manifests, 1)]
         node = MemoryTransport(network, "node")
         await node.start()
-        return await use(Heard(node, sightings), node)
+        return await use(FakeLan(node, sightings), node)
 
     return asyncio.run(run())
 
 
 def search(*manifests, wanted="", **members):
-    """What a node finds where there is a member of each of some swarms; as :func:`among`."""
+    """Return what :func:`find_nearby` finds; for arguments see :func:`among`."""
     return among(lambda lan, node: find_nearby(lan, node, wanted, 2.0), manifests, **members)
 
 
@@ -189,12 +189,12 @@ def quick(monkeypatch):
     monkeypatch.setattr(module, "LOCAL_LOOK_SECONDS", 0.05)
 
 
-def test_the_one_swarm_that_is_there_is_joined():
+def test_node_joins_the_only_swarm_on_lan():
     signed, address = search(HERE, HERE)
     assert signed == HERE and address in [seen(n, "").address for n in (1, 2)]
 
 
-def test_of_several_swarms_the_one_asked_for_is_joined_and_else_all_are_named():
+def test_node_joins_the_requested_swarm_or_lists_several():
     here, there = (swarm_id(each).hex() for each in (HERE, THERE))
     with pytest.raises(ConfigError, match="name one with --swarm ID") as refused:
         search(HERE, THERE)
@@ -207,7 +207,7 @@ def test_of_several_swarms_the_one_asked_for_is_joined_and_else_all_are_named():
     assert sum(swarm_id(each).hex() in str(refused.value) for each in swarms) == NAMED
 
 
-def test_a_peer_that_mallory_has_announce_another_swarm_than_its_own_is_not_joined():
+def test_node_rejects_a_peer_that_announces_a_false_swarm():
     with pytest.raises(NodeError, match="no member of any swarm was found on the local network"):
         search(HERE, lies=swarm_id(THERE).hex())
     with pytest.raises(NodeError, match="no member of a swarm"):
@@ -215,20 +215,20 @@ def test_a_peer_that_mallory_has_announce_another_swarm_than_its_own_is_not_join
 
 
 @pytest.mark.parametrize("told", [b"", b"nonsense", HERE[:-1]])
-def test_a_peer_that_hands_out_no_manifest_keeps_nobody_from_joining_another(told):
+def test_node_skips_a_peer_with_a_bad_manifest_on_lan(told):
     assert search(told, HERE, lies=swarm_id(HERE).hex())[0] == HERE
 
 
-def test_where_nobody_is_or_nothing_can_be_heard_the_remedy_is_named(monkeypatch):
+def test_empty_or_failed_lan_search_shows_the_fix(monkeypatch):
     with pytest.raises(NodeError, match="swarm-node create --name NAME, then the same command"):
         search()
-    deaf = MulticastUnavailable("no multicast DNS at 10.0.0.1: no route; set network.lan = false")
-    monkeypatch.setattr(Heard, "look", AsyncMock(side_effect=deaf))
+    error = MulticastUnavailable("no multicast DNS at 10.0.0.1: no route; set network.lan = false")
+    monkeypatch.setattr(FakeLan, "look", AsyncMock(side_effect=error))
     with pytest.raises(NodeError, match=r"no multicast DNS at 10\.0\.0\.1.*--peers"):
         search()
 
 
-def test_a_node_is_told_where_its_swarm_was_found_and_stays_in_it(tmp_path):
+def test_node_reports_and_keeps_the_swarm_found_on_lan(tmp_path):
     config, folder = Config.with_overrides({"network.lan": True}), RunFolder(tmp_path)
 
     def pin(lan, node):
@@ -246,7 +246,7 @@ def created(tokens, answers):
 
 
 @pytest.mark.parametrize(("tokens", "answers"), [(2_048, 8), (8_192, 8), (4_096, 16)])
-def test_a_group_of_long_answers_goes_whole_through_a_frame_of_the_proposed_size(tokens, answers):
+def test_proposed_frame_size_fits_a_group_of_long_answers(tokens, answers):
     agreed, group = created(tokens, answers), long_group(tokens, answers)
     assert not pack([EncodedGroup.of(group)], agreed.max_frame_bytes).oversize
     frame = seal(batch(group), ANNA, SWARM)
@@ -257,7 +257,7 @@ def test_a_group_of_long_answers_goes_whole_through_a_frame_of_the_proposed_size
         assert sent.segments[0].tokens.ids == got.segments[0].tokens.ids
 
 
-def test_the_usual_bounds_refuse_what_the_proposed_ones_take_and_short_answers_change_none():
+def test_only_large_groups_need_more_than_default_limits():
     group, many = long_group(8_192, 8), batch(long_group(8, 72))
     with pytest.raises(TooLarge):
         open_frame(seal(batch(group), ANNA, SWARM), SWARM, manifest())
@@ -271,7 +271,7 @@ def test_the_usual_bounds_refuse_what_the_proposed_ones_take_and_short_answers_c
         assert getattr(short, name) == getattr(usual, name)
 
 
-def test_a_creator_is_refused_what_no_frame_can_hold_and_told_what_can():
+def test_bounds_for_rejects_oversized_groups_with_limits():
     with pytest.raises(BadSchema, match="answer_tokens: 64 completions of 8192 tokens") as refused:
         bounds_for(8_192, 64)
     said = str(refused.value)
@@ -283,7 +283,7 @@ def test_a_creator_is_refused_what_no_frame_can_hold_and_told_what_can():
             bounds_for(tokens, answers)
 
 
-def test_a_node_is_told_which_keys_make_groups_too_large_for_its_swarm():
+def test_caution_names_config_keys_of_oversized_groups():
     usual = manifest()
     assert caution(usual, 64, 8) == ""
     said = caution(usual, 4_096, 8)
@@ -294,11 +294,11 @@ def test_a_node_is_told_which_keys_make_groups_too_large_for_its_swarm():
     assert "max_completions" in caution(usual, 64, 65)
     assert "max_frame_bytes" in caution(usual, 1 << 17, 2)
     assert "max_text_bytes" in caution(usual, 5_000, 2)
-    assert caution(usual, 8_192, 64).endswith(": decrease them"), "no swarm takes such groups"
+    assert caution(usual, 8_192, 64).endswith(": decrease them"), "no swarm accepts such groups"
 
 
 @pytest.mark.parametrize(("agreed", "whole"), [(created(8_192, 8), True), (manifest(), False)])
-async def test_long_answers_reach_another_pool_and_what_they_lose_is_counted(agreed, whole):
+async def test_long_answers_reach_peers_and_lost_tokens_are_counted(agreed, whole):
     swarm = MemorySwarm(**{name: getattr(agreed, name) for name in BOUNDED})
     anna, ben = await swarm.join("anna"), await swarm.join("ben")
     epoch = int(swarm.clock.time() // EPOCH_SECONDS)

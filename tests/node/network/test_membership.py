@@ -1,8 +1,11 @@
 import asyncio
 import logging
+import socket
 import threading
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from types import SimpleNamespace
 from unittest.mock import AsyncMock, Mock
 
@@ -27,7 +30,7 @@ from swarm.common.counters import Counters
 from swarm.journal import MEMORY, Journal
 from swarm.member import Experience, assemble
 from swarm.pool import Pool
-from swarm.transport.transport import PeerUnreachable
+from swarm.transport.transport import PeerUnreachable, own_ports
 from tests.swarm.experience_parts import group
 from tests.swarm.network_parts import ORIGIN
 
@@ -36,8 +39,8 @@ ADDRESS = f"/ip4/127.0.0.1/tcp/4001/p2p/{FRIEND}"
 HERE, THERE = (create_swarm(Identity.generate(), name=name) for name in ("here", "there"))
 
 
-class Judging:
-    """In the place of a verifier, whose processes take seconds to start."""
+class FakeVerifier:
+    """Replaces a verifier, whose processes take seconds to start."""
 
     entered = False
 
@@ -53,7 +56,7 @@ class Judging:
 
 
 class Parts:
-    """A membership over a network inside this process."""
+    """A membership with an in-memory network."""
 
     def __init__(self, monkeypatch, folder, *, takes=True, journal=None, profile=None, **network):
         clock, self.counters, self.folder = SystemClock(), Counters(), RunFolder(folder)
@@ -72,18 +75,18 @@ class Parts:
         self.membership = Membership(*parts, takes=takes, model="tiny" if takes else "")
         kinds = SimpleNamespace(open=lambda name, options: self)
         monkeypatch.setattr(module, "TRANSPORTS", kinds)
-        monkeypatch.setattr(module, "Verifier", Judging)
+        monkeypatch.setattr(module, "Verifier", FakeVerifier)
         monkeypatch.setattr(module, "Admission", self._admission)
         monkeypatch.setattr(module, "assemble", self._assemble)
 
     def open(self, *arguments, beside):
-        """As a kind of transport does."""
+        """Open a transport, as a transport backend does."""
         self.told["beside"] = beside
         return MemoryTransport(self.network, "12D3anna", self.counters)
 
-    def _admission(self, manifest, swarm, judge, *rest, **options):
-        self.told["judge"] = judge
-        return Admission(manifest, swarm, judge, *rest, **options)
+    def _admission(self, manifest, swarm, verifier, *rest, **options):
+        self.told["verifier"] = verifier
+        return Admission(manifest, swarm, verifier, *rest, **options)
 
     def _assemble(self, *arguments, **options):
         self.told |= options
@@ -100,7 +103,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(module, "LOOK_SECONDS", 0.01)
 
 
-def test_a_node_founds_a_swarm_serves_and_leaves_nothing_behind(parts):
+def test_node_creates_a_swarm_serves_and_cleans_up(parts):
     before = set(threading.enumerate())
     made = parts(upload_mib_per_s=2.0, pulls_per_epoch=5, gossip_peers=4)
     with made.membership as here:
@@ -110,25 +113,25 @@ def test_a_node_founds_a_swarm_serves_and_leaves_nothing_behind(parts):
         assert made.told["upload_rate"] == 2.0 * MIB
         assert (made.told["limits"].pulls_per_epoch, made.told["limits"].gossip_peers) == (5, 4)
         assert made.told["beside"] is True and made.told["profile"] is None, "it has no name"
-        assert made.told["judge"].outside and made.told["judge"].entered
-    assert made.network.members == {} and not made.told["judge"].entered
+        assert made.told["verifier"].outside and made.told["verifier"].entered
+    assert made.network.members == {} and not made.told["verifier"].entered
     assert not [each for each in set(threading.enumerate()) - before if each.name == "network"]
     assert here.failure is None
     assert made.counters.snapshot().get("member_stopped", 0) == 0
 
 
 @pytest.mark.parametrize("takes", [False, True])
-def test_a_node_tells_its_name_with_its_model_and_a_seed_has_none_and_pulls_nothing(parts, takes):
+def test_bootstrap_node_publishes_no_model_and_pulls_nothing(parts, takes):
     made = parts(takes=takes, profile={"name": "Anna’s cellar"}, pulls_per_epoch=5)
     with made.membership:
-        told = made.told["profile"]
+        entry = made.told["profile"]
         assert made.told["limits"].pulls_per_epoch == 5 * takes and made.told["beside"] is takes
-    assert (told.name, told.line, told.model) == ("Anna’s cellar", "", "tiny" if takes else "")
-    assert told.made > 1.7e9
+    assert (entry.name, entry.line, entry.model) == ("Anna’s cellar", "", "tiny" if takes else "")
+    assert entry.made > 1.7e9
 
 
 @pytest.mark.parametrize("met", [False, True])
-def test_a_node_that_meets_no_peer_says_so_beside_a_note_on_the_manifest(parts, met, monkeypatch):
+def test_node_notes_absent_peers_and_the_manifest_source(parts, met, monkeypatch):
     post = create_swarm(Identity.generate(), name="test"), ("the manifest came by post",)
     made = parts(peers=[ADDRESS])
     monkeypatch.setattr(module, "pinned_manifest", AsyncMock(return_value=post))
@@ -150,13 +153,13 @@ def test_a_journal_of_another_identity_or_swarm_is_refused(parts, other):
         Identity.create(first.folder.identity)
     else:
         first.folder.manifest.write_bytes(create_swarm(Identity.generate(), name="other"))
-    late = parts(journal=first.journal)
-    with pytest.raises(NodeError, match=f"belongs to another {other} than"), late.membership:
+    second = parts(journal=first.journal)
+    with pytest.raises(NodeError, match=f"belongs to another {other} than"), second.membership:
         pass
-    assert late.network.members == {}
+    assert second.network.members == {}
 
 
-def test_groups_are_handed_over_and_the_policys_step_where_there_are_none(parts):
+def test_publish_queues_groups_or_only_the_policy_step(parts):
     made = parts()
     outbox = made.experience.outbox
     made.membership.publish([group(1), group(2)], ORIGIN)
@@ -166,7 +169,7 @@ def test_groups_are_handed_over_and_the_policys_step_where_there_are_none(parts)
 
 
 class Working:
-    """A member at work, and what it tells of itself."""
+    """A running member that reports its status."""
 
     failure: Exception | None = None
     looks = 0
@@ -188,14 +191,14 @@ class Working:
             self.stopped = True
 
 
-async def test_a_network_side_that_ends_is_told_and_counted(parts):
+async def test_failed_member_is_reported_and_counted(parts):
     made = parts()
     await made.membership.follow(Working(OSError("the disk is gone")))
     assert str(made.membership.failure) == "the disk is gone"
     assert made.counters.snapshot() == {"member_stopped": 1}
 
 
-async def test_what_keeps_failing_is_told_while_it_does_and_the_work_ends_with_the_watch(parts):
+async def test_membership_mirrors_failures_and_stops_the_member(parts):
     made, member = parts(), Working()
     here = made.membership
     watching = asyncio.ensure_future(here.follow(member))
@@ -213,14 +216,14 @@ async def test_what_keeps_failing_is_told_while_it_does_and_the_work_ends_with_t
 
 
 def left_before(folder, swarm, signed):
-    """A swarm that the node of a folder has left."""
+    """Add a swarm that the node left; return its manifest's path."""
     path = folder.swarms / swarm / folder.manifest.name
     path.parent.mkdir(parents=True)
     path.write_bytes(signed)
     return path
 
 
-def test_a_beginning_of_this_swarm_and_of_one_left_before_is_refused_and_both_are_named(tmp_path):
+def test_prefix_of_current_and_earlier_swarm_is_ambiguous(tmp_path):
     folder, here = RunFolder(tmp_path), swarm_id(HERE).hex()
     left = here[:8] + ("0" if here[8] == "f" else "f") * 56
     folder.manifest.write_bytes(HERE)
@@ -228,12 +231,12 @@ def test_a_beginning_of_this_swarm_and_of_one_left_before_is_refused_and_both_ar
     with pytest.raises(UsageError) as refused:
         enter(Config(), folder, here[:8])
     assert here in str(refused.value) and left in str(refused.value)
-    for wanted in ("", here[:9], here):
-        assert enter(Config(), folder, wanted) == ()
+    for prefix in ("", here[:9], here):
+        assert enter(Config(), folder, prefix) == ()
     assert folder.manifest.read_bytes() == HERE
 
 
-def test_a_node_leaves_a_swarm_of_an_earlier_version_and_else_is_told_to(tmp_path):
+def test_node_must_leave_a_swarm_of_an_old_protocol_version(tmp_path):
     folder, there = RunFolder(tmp_path), swarm_id(THERE).hex()
     earlier = HERE[:7] + b"1" + HERE[8:]
     left = swarm_id(earlier).hex()
@@ -247,28 +250,45 @@ def test_a_node_leaves_a_swarm_of_an_earlier_version_and_else_is_told_to(tmp_pat
     assert (folder.swarms / left / folder.manifest.name).read_bytes() == earlier
 
 
-def test_a_transport_whose_package_is_missing_says_what_to_install(monkeypatch):
+def test_missing_transport_package_error_names_the_fix(monkeypatch):
     monkeypatch.setattr("node.network.transports.find_spec", lambda package: None)
     for name in ("hivemind", "libp2p"):
-        with pytest.raises(ConfigError, match=rf"network.transport: '{name}'.*-node\[libp2p\]"):
+        with pytest.raises(ConfigError, match=rf"network.transport: '{name}'.*'\.\[libp2p\]'"):
             check_transport(Config.with_overrides({"network.transport": name}).network)
 
 
-def test_both_transports_are_known_and_take_turns_in_a_mixed_demo():
-    assert set(TRANSPORTS.own) == {"hivemind", "libp2p"}
+@pytest.mark.skipif(not find_spec("libp2p"), reason="needs libp2p: pip install '.[libp2p]'")
+async def test_node_listens_on_the_port_of_its_last_run_if_free(tmp_path):
+    folder, local = RunFolder(tmp_path).create(), ("/ip4/127.0.0.1/tcp/0",)
+    Identity.create(folder.identity)
+    network = Config.with_overrides({"network.listen": list(local)}).network
+    ports = []
+    for held in (False, False, True):
+        with socket.create_server(("127.0.0.1", ports[0])) if held else nullcontext():
+            kind = TRANSPORTS.open("libp2p", {})
+            transport = kind.open(network, folder, Counters(), beside=True)
+            await transport.start()
+            ports += own_ports(transport.addresses())
+            folder.write_status({"addresses": list(transport.addresses())})
+            await transport.close()
+    assert ports[0] == ports[1] != ports[2]
+
+
+def test_mixed_demo_alternates_between_both_transports():
+    assert set(TRANSPORTS.builtin) == {"hivemind", "libp2p"}
     mixed = DemoSettings(nodes=4, transport="mixed")
     assert mixed.transport_of(SEED) == "hivemind"
     assert [mixed.transport_of(n) for n in range(4)] == ["libp2p", "hivemind"] * 2
     assert DemoSettings(transport="libp2p").transport_of(SEED) == "libp2p"
 
 
-def test_a_machine_without_the_family_of_an_address_says_so(monkeypatch):
+def test_unsupported_address_family_is_reported(monkeypatch):
     no_family = Mock(side_effect=OSError(97, "Address family not supported by protocol"))
     monkeypatch.setattr("swarm.transport.node.socket.socket", no_family)
     assert why_not_free("/ip6/::1/tcp/31337") == "Address family not supported by protocol"
 
 
-def test_proof_of_work_of_weeks_is_refused_with_its_cost_and_less_is_told():
+def test_excessive_proof_of_work_is_refused_with_its_cost():
     with pytest.raises(NodeError, match=r"work: 40 bits, about .*--set network\.work_seconds=\d"):
         check_work(ProofOfWork(40), 600.0)
     assert "1 bits, about 1 " in "".join(check_work(ProofOfWork(1), 600.0))
@@ -276,7 +296,7 @@ def test_proof_of_work_of_weeks_is_refused_with_its_cost_and_less_is_told():
 
 
 @pytest.mark.parametrize(("listed", "takes"), [(True, True), (False, True), (False, False)])
-def test_a_node_that_an_allow_list_excludes_says_so_and_a_seed_does_not(parts, listed, takes):
+def test_only_a_training_node_reports_allow_list_exclusion(parts, listed, takes):
     made = parts(takes=takes)
     own = Identity.load(made.folder.identity)
     rule = AllowList(((own if listed else Identity.generate()).author,))
@@ -285,7 +305,7 @@ def test_a_node_that_an_allow_list_excludes_says_so_and_a_seed_does_not(parts, l
         assert [own.peer_id in note for note in here.notes] == [True] * (takes and not listed)
 
 
-async def test_a_peer_that_refused_and_hangs_is_named_at_once_and_at_the_end(monkeypatch, caplog):
+async def test_refused_connection_is_logged_and_in_the_final_error(monkeypatch, caplog):
     monkeypatch.setattr("node.network.pinned_manifest.RETRY_SECONDS", 0.0)
     answers = iter([PeerUnreachable("connection refused"), PeerUnreachable("connection refused")])
 

@@ -1,4 +1,4 @@
-"""``python -m tests.node.plan.hardware_table`` writes typical plans into docs/hardware.md."""
+"""Command that writes the table of typical plans into docs/hardware.md."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,11 +25,11 @@ MODELS = {
     "qwen3-8b": "8.2 billion (Qwen3)",
 }
 OF_THE_SYSTEM = 2
-"""GiB of main memory that a plan leaves to it."""
+"""GiB of main memory that a plan leaves to the operating system."""
 
 
 def machines() -> Iterator[tuple[str, Machine]]:
-    """By what they are called."""
+    """Yield the name of each machine and the machine."""
     yield "CPU, 16 GB", laptop(16 - OF_THE_SYSTEM)
     for size, memory in ((8, 32), (16, 64), (24, 64), (80, 256)):
         there = laptop(memory - OF_THE_SYSTEM)
@@ -38,19 +38,19 @@ def machines() -> Iterator[tuple[str, Machine]]:
 
 @cache
 def shape(name: str) -> ModelShape:
-    """Of a real model."""
+    """Return the shape of a real model."""
     with TemporaryDirectory() as folder:
         return shape_of(written(Path(folder), REAL[name][0]), name)
 
 
 def drawn(page: str) -> str:
-    """The page with the table as it is now."""
+    """Return the page with the current table."""
     begin, end = page.index(BEGIN) + len(BEGIN), page.index(END)
     return "\n".join([page[:begin], "", *table(), "", page[end:]])
 
 
 def table() -> Iterator[str]:
-    """A row for each model on each machine."""
+    """Yield a row for each model on each machine."""
     yield (
         "| model | machine | trains | micro-batch | GPU | main memory | disk | tokens/s | s/round |"
     )

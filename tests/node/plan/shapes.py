@@ -1,4 +1,4 @@
-"""Configurations of real models, as their makers publish them, and machines to plan for."""
+"""Published configurations of real models, and machines to plan for."""
 
 import json
 from dataclasses import replace
@@ -14,7 +14,7 @@ EXPERTS = {"moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_to
 
 
 def config(family: str, kind: str, *sizes: int, **more: int) -> dict[str, object]:
-    """A configuration, whose sizes are in the order of ``SIZES``."""
+    """Return a configuration; ``sizes`` are in the order of ``SIZES``."""
     names = {"architectures": [f"{family}ForCausalLM"], "model_type": kind}
     return names | dict(zip(SIZES, sizes, strict=True)) | {"tie_word_embeddings": True} | more
 
@@ -32,18 +32,18 @@ REAL = {
     "qwen3-8b": (QWEN3_8B, 8_190_735_360, 8_190_735_360),
     "qwen3-moe": (QWEN3_MOE, 30_532_122_624, 3_353_032_704),
 }
-"""By a name for it: configuration, parameters and active ones, as its makers count them."""
+"""By name: configuration, parameters and active parameters, as published."""
 
 
 def written(folder: Path, config: dict[str, object]) -> Path:
-    """A folder with nothing but this configuration."""
+    """Write a folder that contains only this configuration."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
     return folder
 
 
 def laptop(memory: float = 16, disk: float = 500) -> Machine:
-    """A CPU with so many GiB, all of them usable."""
+    """Return a machine with a CPU and ``memory`` GiB, all of them usable."""
     size = round(memory * GIB)
     flops = {"float32": 2e11, "bfloat16": 3e11}
     device = Device("cpu", "the CPU", size, size, 2e10, flops)
@@ -51,7 +51,7 @@ def laptop(memory: float = 16, disk: float = 500) -> Machine:
 
 
 def with_gpu(gpu: float, memory: float = 64) -> Machine:
-    """The same with a GPU of so many GiB."""
+    """Return a laptop with a GPU of ``gpu`` GiB."""
 
     size = round(gpu * GIB)
     device = Device("cuda", "a GPU", size, size, 1e12, {"float32": 4e13, "bfloat16": 1.6e14})

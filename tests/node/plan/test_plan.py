@@ -65,7 +65,7 @@ def chosen(name, machine):
 
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
 @pytest.mark.parametrize("name", REAL)
-def test_what_is_chosen_fits_and_loads_as_a_node_toml(name, machine, tmp_path):
+def test_chosen_plan_fits_and_loads_from_node_toml(name, machine, tmp_path):
     try:
         choice = chosen(name, machine)
     except ConfigError as error:
@@ -79,7 +79,7 @@ def test_what_is_chosen_fits_and_loads_as_a_node_toml(name, machine, tmp_path):
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_more_memory_never_chooses_a_dearer_way(name):
+def test_more_memory_never_picks_a_worse_method(name):
     words = [method.description for method in methods(laptop())]
 
     def place(memory):
@@ -91,12 +91,12 @@ def test_more_memory_never_chooses_a_dearer_way(name):
     places = [place(memory) for memory in (8, 16, 24, 32, 64, 128, 1024)]
     assert places == sorted(places, reverse=True) and places[-1] == 0
     if name == "qwen-1.5":
-        assert places[4] == 0 < places[1] < len(words), "scarce memory goes down the ladder"
+        assert places[4] == 0 < places[1] < len(words), "less memory selects a later method"
 
 
 @pytest.mark.parametrize("nodes", [1, 8])
-@pytest.mark.parametrize("stays", [True, False], ids=["room", "no room"])
-def test_a_plan_counts_on_a_gpus_step_during_updates_exactly_if_the_engine_keeps_it(stays, nodes):
+@pytest.mark.parametrize("stays", [True, False], ids=["kept", "not kept"])
+def test_plan_counts_gpu_step_in_updates_only_if_engine_keeps_it(stays, nodes):
     keys = {"policy.dtype": "bfloat16", "engine.max_new_tokens": 384}
     config, qwen = Config.with_overrides(keys), shape("qwen-half")
     work = Workload.of(config, qwen, 128)
@@ -109,27 +109,27 @@ def test_a_plan_counts_on_a_gpus_step_during_updates_exactly_if_the_engine_keeps
     assert stays == any("update" in part.phases for part in found.parts if part.name == "cache")
 
 
-def test_of_several_nodes_on_a_gpu_none_has_a_vllm_that_takes_its_part_of_the_whole(monkeypatch):
+def test_nodes_that_share_a_gpu_do_not_use_vllm(monkeypatch):
     monkeypatch.setattr(kinds.Vllm, "check", lambda kind: None)
     alone, shared = with_gpu(80), machine.one_of(with_gpu(80), 2)
     found = [chosen("qwen-half", each).config.engine.backend for each in (alone, shared)]
     assert found == ["vllm", "transformers"]
 
 
-def test_micro_batches_grow_with_a_gpus_memory_and_not_with_main_memory():
+def test_micro_batches_grow_with_device_memory():
     machines = [laptop(16), laptop(64), *(with_gpu(n, memory=256) for n in (24, 48, 80))]
     tokens = [chosen("qwen-half", each).keys["learner.micro_batch_tokens"] for each in machines]
     assert tokens == [1024, 4096, 4096, 16384, 16384]
 
 
-def test_a_cpu_without_instructions_for_it_trains_in_half_precision_last_of_all():
+def test_cpu_without_bfloat16_instructions_prefers_float32():
     new = laptop(16)
     old = replace(new, device=replace(new.device, flops={"float32": 1.7e11, "bfloat16": 4e9}))
     dtypes = [chosen("qwen-half", machine).config.policy.dtype for machine in (old, new)]
     assert dtypes == ["float32", "bfloat16"]
 
 
-def test_too_little_disk_keeps_fewer_checkpoints_and_then_is_refused():
+def test_plan_keeps_fewer_checkpoints_or_fails_on_small_disk():
     each = chosen("qwen-half", laptop(16)).estimate.disk / 4 / GIB
     few = chosen("qwen-half", laptop(16, disk=2.5 * each)).config.schedule
     assert (few.keep_checkpoints, few.keep_best) == (1, 0)
@@ -143,7 +143,7 @@ def test_too_little_disk_keeps_fewer_checkpoints_and_then_is_refused():
     st.sampled_from(["cpu", "cuda"]),
     st.fixed_dictionaries(KEYS),
 )
-def test_a_larger_model_never_takes_less(name, factor, device, keys):
+def test_larger_model_needs_more_memory(name, factor, device, keys):
     config = Config.with_overrides(keys)
     small = estimate(shape(name), config, device=device, prompt=128)
     large = estimate(shape(name).scaled(factor), config, device=device, prompt=128)
@@ -154,7 +154,7 @@ def test_a_larger_model_never_takes_less(name, factor, device, keys):
 
 
 @given(st.sampled_from(sorted(REAL)), st.integers(64, 4096), st.integers(64, 4096))
-def test_longer_answers_never_take_less(name, first, second):
+def test_longer_answers_never_need_less(name, first, second):
     def peak(tokens):
         keys = {"learner.micro_batch_tokens": 65536, "engine.max_new_tokens": tokens}
         told = estimate(shape(name), Config.with_overrides(keys), device="cpu", prompt=64)
@@ -163,7 +163,7 @@ def test_longer_answers_never_take_less(name, first, second):
     assert peak(min(first, second)) <= peak(max(first, second))
 
 
-def test_weights_in_8_bits_take_a_quarter_of_the_copy_and_are_written_with_sooner():
+def test_int8_copy_takes_a_quarter_of_memory_and_generates_faster():
     name, machine = "qwen-half", laptop()
     whole, rounded = (
         Config.with_overrides({"engine.backend_options": {"int8": int8}}) for int8 in (False, True)
@@ -174,17 +174,17 @@ def test_weights_in_8_bits_take_a_quarter_of_the_copy_and_are_written_with_soone
     assert speeds[0] < speeds[1]
 
 
-def test_half_a_billion_fits_a_laptop_and_eight_billion_a_large_gpu():
+def test_half_billion_fits_a_laptop_and_8_billion_a_large_gpu():
     assert not chosen("qwen-half", laptop(16)).config.policy.lora_rank
     assert chosen("qwen3-8b", with_gpu(80, 256)).config.policy.dtype == "bfloat16"
     with pytest.raises(ConfigError, match=r"policy\.model: .*at least .* of main memory"):
         chosen("qwen3-8b", laptop(8))
     busy = replace(laptop(64), usable=laptop(16).usable)
-    assert fits(chosen("qwen-1.5", busy).estimate, laptop(16)), "what is not usable is not planned"
+    assert fits(chosen("qwen-1.5", busy).estimate, laptop(16)), "plans use only usable memory"
 
 
 @pytest.mark.parametrize("gib", [1, 2, 4, 8, 25])
-def test_a_machine_is_the_same_however_much_of_its_memory_others_use(monkeypatch, gib):
+def test_machine_does_not_depend_on_memory_used_by_others(monkeypatch, gib):
     def seen(free):
         total = gib * GIB
         used = SimpleNamespace(total=total, available=round(free * total))
@@ -200,21 +200,21 @@ def test_a_machine_is_the_same_however_much_of_its_memory_others_use(monkeypatch
     ("words", "found"),
     [("flags : avx2 avx512_bf16", True), ("Features : asimd bf16", True), ("flags : avx2", False)],
 )
-def test_bfloat16_is_known_by_what_the_cpu_lists(tmp_path, words, found):
+def test_bfloat16_support_is_read_from_cpuinfo(tmp_path, words, found):
     (tmp_path / "cpuinfo").write_text(words)
     assert bfloat16_instructions(tmp_path / "cpuinfo") is found
     assert bfloat16_instructions(tmp_path / "nothing") is False
 
 
-def test_a_gpu_is_as_fast_as_its_data_sheet_says():
+def test_gpu_speed_comes_from_its_data_sheet():
     named = by_data_sheet("NVIDIA GeForce RTX 4060 Ti", 16 * GIB)
-    assert named.bandwidth == 288e9, "not that of the RTX 4060"
+    assert named.bandwidth == 288e9, "not the value of the RTX 4060"
     assert by_data_sheet("NVIDIA H200", 150 * GIB).bandwidth == 4800e9
     old = by_data_sheet("Tesla T4", 15 * GIB, half=False)
     assert 0 < old.flops["bfloat16"] < old.flops["float32"] == card(16).flops["float32"]
 
 
-def test_a_round_of_over_ten_minutes_is_not_useful_and_each_remedy_makes_it_so(tmp_path):
+def test_slow_plan_is_reported_with_remedies_under_ten_minutes(tmp_path):
     folder = str(written(tmp_path, QWEN_HALF))
     slow, quick = plan(folder, laptop(32), 512), plan(folder, with_gpu(24), 512)
     assert slow.speed.round > 600 >= quick.speed.round and list(instead(quick)) == []
@@ -232,10 +232,10 @@ def test_a_round_of_over_ten_minutes_is_not_useful_and_each_remedy_makes_it_so(t
     told = slow.as_json()
     assert told["useful"] is False and told["instead"] == list(instead(slow))
     measured = replace(slow, speed=replace(slow.speed, update=599.0, generate=0.0))
-    assert list(instead(measured)) == [], "what was measured counts"
+    assert list(instead(measured)) == [], "the measured speed counts"
 
 
-def test_plans_follow_the_rule_that_the_key_states():
+def test_learning_rates_follow_the_documented_rule():
     rule = LearnerSection.model_fields["lr"].description
     for most, rate in LEARNING_RATES:
         assert f"{rate:.0e} below {most // 10**6} million".replace("e-0", "e-") in rule
@@ -246,7 +246,7 @@ def test_plans_follow_the_rule_that_the_key_states():
 
 @pytest.fixture
 def sixteen(monkeypatch):
-    """A machine of 16 GiB, half of them free, with no swap and no GPU."""
+    """A machine of 16 GiB, half of them free, without swap and GPU."""
     monkeypatch.setattr(module, "main_memory", lambda: (16 * GIB, 8 * GIB))
     monkeypatch.setattr(module, "gpu_memory", lambda _: 0)
     monkeypatch.setattr(module.psutil, "swap_memory", lambda: SimpleNamespace(total=0))
@@ -257,32 +257,32 @@ def config_of(folder, **keys):
     return Config.with_overrides({"policy.model": str(folder), **named})
 
 
-def there(folder):
-    """With weights, of which nobody reads more than that they are there."""
+def filled(folder):
+    """Add a weights file, of which only the existence matters."""
     (folder / "pytorch_model.bin").write_bytes(b"weights")
     return folder
 
 
-def test_sizes_tell_nearly_all_weights_and_never_more_and_nothing_of_an_unknown_family():
+def test_by_sizes_never_exceeds_the_weights_and_is_0_if_unknown():
     for config, parameters, _ in (REAL[name] for name in REAL.keys() - {"qwen3-moe"}):
         assert 0.999 * parameters < by_sizes(config) <= parameters
     assert by_sizes(QWEN3_MOE) == by_sizes({}) == by_sizes({"model_type": "llama"}) == 0
 
 
 @pytest.mark.parametrize("model", ["tiny", "tiny-wide", "tiny-working"])
-def test_files_tell_all_weights(model):
+def test_file_weights_are_exact(model):
     folder = shipped_folder(model)
     counted = shape_of(folder, model).parameters
     assert in_files(folder) == model_shape.least_weights(folder) == counted
 
 
-def test_a_model_without_attention_is_refused_in_a_line(tmp_path):
+def test_model_without_attention_heads_is_rejected(tmp_path):
     folder = written(tmp_path, {"model_type": "mamba", "hidden_size": 16, "num_hidden_layers": 1})
     with pytest.raises(PolicyError, match="its family has no attention heads"):
         shape_of(folder, "mamba")
 
 
-def test_files_are_counted_shard_by_shard_without_what_no_text_needs_or_is_damaged(tmp_path):
+def test_weight_count_sums_shards_and_skips_vision_and_damaged_files(tmp_path):
     save_file({"model.a": torch.zeros(3, 5)}, tmp_path / "model-00001-of-00002.safetensors")
     parts = {"model.b": torch.zeros(7), "vision_tower.c": torch.zeros(100)}
     save_file(parts, tmp_path / "model-00002-of-00002.safetensors")
@@ -297,7 +297,7 @@ def test_files_are_counted_shard_by_shard_without_what_no_text_needs_or_is_damag
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("optimizer", ["adamw", "adamw8bit"])
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_the_least_is_never_above_the_estimate(lora, dtype, optimizer, mode, tmp_path, sixteen):
+def test_minimum_memory_is_below_the_estimate(lora, dtype, optimizer, mode, tmp_path, sixteen):
     keys = {"policy__lora_rank": lora, "policy__dtype": dtype, "learner__optimizer": optimizer}
     config = config_of(written(tmp_path, QWEN_HALF), **keys, schedule__mode=mode)
     told = estimate(shape_of(tmp_path, "half"), config, device="cpu", prompt=1)
@@ -305,18 +305,18 @@ def test_the_least_is_never_above_the_estimate(lora, dtype, optimizer, mode, tmp
     assert 0 < least.memory < told.peak("memory")
 
 
-def test_what_cannot_fit_is_refused_with_keys_or_a_model_that_fit(tmp_path, sixteen, monkeypatch):
-    folder = there(written(tmp_path / "model", LLAMA_3B))
+def test_model_that_does_not_fit_is_rejected_with_advice(tmp_path, sixteen, monkeypatch):
+    folder = filled(written(tmp_path / "model", LLAMA_3B))
     with pytest.raises(ConfigError, match=r"policy\.model: .*3\.21 billion.*Set policy\.") as told:
         check_start(config_of(folder), RunFolder(tmp_path / "run"))
     assert "policy.lora_rank = 16" in told.value.remedy
     check_memory(config_of(folder, policy__dtype="bfloat16", policy__lora_rank=16))
     monkeypatch.setattr(module, "main_memory", lambda: (GIB, GIB))
-    assert "smaller model" in help_for(config_of(folder)), "nothing helps"
+    assert "smaller model" in help_for(config_of(folder)), "no setting helps"
 
 
-def test_what_fits_only_into_what_others_use_is_warned_of_and_logged(tmp_path, sixteen, caplog):
-    half = config_of(there(written(tmp_path / "half", QWEN_HALF | {"num_hidden_layers": 36})))
+def test_model_that_exceeds_free_memory_causes_a_warning(tmp_path, sixteen, caplog):
+    half = config_of(filled(written(tmp_path / "half", QWEN_HALF | {"num_hidden_layers": 36})))
     assert check_memory(half).tight
     assert check_model_memory(half).level == "warn"
     assert check_model_memory(Config()).level == "ok"
@@ -326,7 +326,7 @@ def test_what_fits_only_into_what_others_use_is_warned_of_and_logged(tmp_path, s
     assert "but less is free now" in line
 
 
-def test_a_gpu_is_asked_for_what_is_on_it(tmp_path, sixteen, monkeypatch):
+def test_memory_check_uses_gpu_memory(tmp_path, sixteen, monkeypatch):
     half = config_of(written(tmp_path, QWEN_HALF), policy__dtype="bfloat16")
     weights = model_shape.least_weights(tmp_path)
     on_cpu = least_memory(half, weights)
@@ -337,14 +337,14 @@ def test_a_gpu_is_asked_for_what_is_on_it(tmp_path, sixteen, monkeypatch):
     assert "learner.offload = true" in help_for(half) or "adamw8bit" in help_for(half)
 
 
-def test_what_cannot_be_counted_is_let_through(tmp_path, sixteen):
+def test_unknown_family_skips_memory_check(tmp_path, sixteen):
     folder = written(tmp_path, {"model_type": "own-family"})
     assert json.loads((folder / "config.json").read_text())
     assert check_memory(config_of(folder)).weights == 0
 
 
-def test_join_says_so_before_torch_is_loaded(tmp_path):
-    there(written(tmp_path / "model", LLAMA_3B | {"num_hidden_layers": 1_000_000}))
+def test_join_checks_memory_without_torch(tmp_path):
+    filled(written(tmp_path / "model", LLAMA_3B | {"num_hidden_layers": 1_000_000}))
     watch = (
         "import atexit, sys; atexit.register(lambda: print('torch' in sys.modules));"
         "from node.cli.main import run; run()"
@@ -356,7 +356,7 @@ def test_join_says_so_before_torch_is_loaded(tmp_path):
     assert "smaller model" in ended.stderr and ended.stdout.splitlines()[-1] == "False"
 
 
-def test_parameters_are_counted_as_the_makers_count_them_and_as_models_have_them(tmp_path):
+def test_parameter_counts_match_published_and_actual_models(tmp_path):
     for name, (config, parameters, active) in REAL.items():
         shape = shape_of(written(tmp_path / name, config), name)
         assert (shape.parameters, shape.active) == (parameters, active)
@@ -367,7 +367,7 @@ def test_parameters_are_counted_as_the_makers_count_them_and_as_models_have_them
         assert shape.vocabulary == loaded.get_input_embeddings().num_embeddings
 
 
-def test_an_adapter_is_as_large_as_counted(tmp_path):
+def test_adapter_size_matches_estimate(tmp_path):
     from node.config.learning import PolicySection
     from node.policy.policy import Policy
 
@@ -379,8 +379,8 @@ def test_an_adapter_is_as_large_as_counted(tmp_path):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_forward_pass_keeps_what_is_estimated(tmp_path, family, dtype):
-    """Norms beside the usual two, as of Gemma and Qwen 3, are counted, too."""
+def test_activation_memory_matches_estimate(tmp_path, family, dtype):
+    """Additional norms, as in Gemma and Qwen 3, count too."""
     folder, tokens, kept = written(tmp_path, {"model_type": family} | SMALL), 256, {}
     loader, config = AutoModelForCausalLM, Config.with_overrides({"policy.dtype": dtype})
     model = loader.from_config(AutoConfig.from_pretrained(folder), dtype=getattr(torch, dtype))
@@ -399,7 +399,7 @@ def test_a_forward_pass_keeps_what_is_estimated(tmp_path, family, dtype):
     assert read.last_hidden_state.requires_grad and 0.94 < expected / measured < 1.2
 
 
-def test_a_configuration_of_no_causal_model_is_refused_in_a_line(tmp_path):
+def test_invalid_model_config_is_rejected_in_one_line(tmp_path):
     odd = (QWEN_HALF | {"hidden_size": "wide"}, QWEN_HALF | {"num_attention_heads": 0})
     why = r"policy\.model: .*config\.json.*save_pretrained"
     for config in ({}, {"model_type": "no-such-family"}, {"model_type": "t5"}, *odd):
@@ -408,7 +408,7 @@ def test_a_configuration_of_no_causal_model_is_refused_in_a_line(tmp_path):
         assert "\n" not in str(told.value)
 
 
-def test_the_model_that_is_measured_is_the_planned_one(tmp_path):
+def test_probe_model_matches_the_plan(tmp_path):
     sizes = {"hidden_size": 112, "intermediate_size": 256, "vocab_size": 2048}
     small = QWEN_HALF | sizes | {"num_hidden_layers": 2}
     found = plan(str(written(tmp_path, small)), laptop(), 128)
@@ -417,7 +417,7 @@ def test_the_model_that_is_measured_is_the_planned_one(tmp_path):
     assert str(policy.model.dtype) == f"torch.{found.choice.config.policy.dtype}"
 
 
-def test_a_probe_replaces_the_estimate_and_nothing_else():
+def test_probe_replaces_only_the_speed_estimate():
     found, told = plan("tiny", this_machine("cpu", Path()), 64), []
     measured, work = replace(found, speed=probe(found, told.append)), found.work
     assert (found.speed.source, measured.speed.source) == ("estimated", "measured")
@@ -427,13 +427,13 @@ def test_a_probe_replaces_the_estimate_and_nothing_else():
     assert measured.speed.update >= work.read / measured.speed.read > 0 and told
 
 
-@pytest.mark.skipif(find_spec("vllm") is not None, reason="plans with vLLM are others")
-def test_the_table_of_plans_is_as_plans_are():
+@pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM changes the plans")
+def test_hardware_table_is_up_to_date():
     page = PAGE.read_text(encoding="utf-8")
     assert page == drawn(page), "run: python -m tests.node.plan.hardware_table"
 
 
-def test_the_largest_model_of_a_larger_gpu_is_no_smaller(tmp_path):
+def test_larger_gpu_never_lowers_the_largest_model_size(tmp_path):
     folder = str(written(tmp_path, QWEN_HALF))
     found = [plan(folder, with_gpu(size), 512).larger() for size in (10, 12, 24)]
     for way in found[0]:
@@ -441,7 +441,7 @@ def test_the_largest_model_of_a_larger_gpu_is_no_smaller(tmp_path):
         assert sizes == sorted(sizes), way
 
 
-def test_a_slow_round_is_saved_before_ten_minutes_of_training_can_be_lost(tmp_path):
+def test_slow_rounds_are_checkpointed_every_ten_minutes(tmp_path):
     quick = plan("tiny", laptop(16), 64)
     slow = plan(str(written(tmp_path / "large", LLAMA_3B)), laptop(64), 512)
     assert quick.speed.round < 60 and "schedule.checkpoint_every" not in quick.choice.keys
@@ -449,7 +449,7 @@ def test_a_slow_round_is_saved_before_ten_minutes_of_training_can_be_lost(tmp_pa
     assert slow.choice.config.schedule.checkpoint_every == max(1, int(600 / slow.speed.round))
 
 
-def test_an_optimizer_in_main_memory_gets_micro_batches_as_wide_as_the_gpu_takes():
+def test_offloaded_optimizer_uses_large_micro_batches_to_save_time():
     choice = chosen("qwen-1.5", with_gpu(24))
     config, work = choice.config, Workload.of(choice.config, shape("qwen-1.5"), 128)
     assert config.learner.offload and config.learner.micro_batch_tokens > 1024
@@ -460,10 +460,10 @@ def test_an_optimizer_in_main_memory_gets_micro_batches_as_wide_as_the_gpu_takes
         ).update
         for each in (config, narrow)
     )
-    assert wide_seconds < 0.8 * narrow_seconds and work.batch > 1024, "moved less often"
+    assert wide_seconds < 0.8 * narrow_seconds and work.batch > 1024, "the state moves less often"
 
 
-def test_vllm_gets_a_share_in_which_the_model_and_a_group_fit(monkeypatch):
+def test_vllm_memory_share_fits_the_model_and_one_group(monkeypatch):
     monkeypatch.setattr(kinds.Vllm, "check", lambda kind: None)
     small, large = chosen("qwen-half", with_gpu(24)), chosen("llama-3b", with_gpu(24))
     assert small.config.engine.gpu_memory_utilization == 0.4

@@ -12,7 +12,7 @@ from tests.node.plan.shapes import QWEN_HALF, written
 
 
 @pytest.mark.parametrize(("more", "heads"), [((), 1), (("--device-memory", "8"), 2)])
-def test_a_plan_shows_every_part_of_the_memories_that_are_there(terminal, more, heads):
+def test_plan_lists_every_part_of_each_memory(terminal, more, heads):
     lines = terminal.ok("plan", "tiny", *more).splitlines()
     named = ["GPU", "main", "memory"][-1 - heads :]
     (head,) = [line for line in lines if line.split() == named]
@@ -25,12 +25,12 @@ def test_a_plan_shows_every_part_of_the_memories_that_are_there(terminal, more, 
 
 
 def with_free_disk(monkeypatch, gigabytes):
-    """Set the free space of this machine's disks."""
+    """Set the free disk space of this machine."""
     free = SimpleNamespace(free=round(gigabytes * 1e9))
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: free)
 
 
-def test_a_plan_for_another_machine_is_of_that_one(terminal, monkeypatch):
+def test_plan_for_another_machine_uses_its_sizes(terminal, monkeypatch):
     with_free_disk(monkeypatch, 0.1)
     folder = str(written(Path("half"), QWEN_HALF))
     assert "of disk, and 0.1 GB are free" in terminal.fails(2, "plan", folder)
@@ -41,7 +41,7 @@ def test_a_plan_for_another_machine_is_of_that_one(terminal, monkeypatch):
     assert 0 < peak["device"] < 24 << 30 and peak["memory"] < 64 << 30
 
 
-def test_the_json_of_a_plan_has_the_same_keys_on_every_machine(terminal):
+def test_plan_json_has_the_same_keys_on_every_machine(terminal):
     cpu = terminal.json("plan", "tiny", "--memory", "16")
     gpu = terminal.json("plan", "tiny", "--memory", "16", "--device-memory", "8")
     keys = {"bytes", "config", "disk", "largest", "machine", "model", "peak", "shape", "speed"}
@@ -64,7 +64,7 @@ def test_init_writes_the_plan_into_a_node_toml_that_loads(terminal, monkeypatch)
     assert shown.splitlines()[-2].startswith("next: swarm-node join --config")
 
 
-def test_init_follows_the_rule_of_the_learning_rate_with_adapters_that_are_set(terminal):
+def test_init_chooses_the_learning_rate_for_lora_unless_set(terminal):
     folder = str(written(Path("half"), QWEN_HALF))
     lora = ("--set", "policy.lora_rank=8")
     for name, more, rate in [("plain", (), 1e-6), ("lora", lora, 1e-5)]:
@@ -75,13 +75,13 @@ def test_init_follows_the_rule_of_the_learning_rate_with_adapters_that_are_set(t
     assert load(Path("own/node.toml")).learner.lr == 0.002
 
 
-def test_a_plan_names_the_command_that_writes_its_settings(terminal):
+def test_plan_prints_the_init_command_for_its_settings(terminal):
     for more in ("", " --task-tokens 128"):
         told = terminal.ok("plan", "tiny", *more.split())
         assert f"next: swarm-node init --model tiny{more} FOLDER" in told
 
 
-def test_init_writes_the_same_on_a_busy_machine_as_on_an_idle_one(terminal, monkeypatch):
+def test_init_writes_the_same_config_on_busy_and_idle_machines(terminal, monkeypatch):
     with_free_disk(monkeypatch, 100)
     folder = str(written(Path("half"), QWEN_HALF))
 
@@ -99,7 +99,7 @@ def test_init_writes_the_same_on_a_busy_machine_as_on_an_idle_one(terminal, monk
     assert "training on this machine is not useful" in terminal.out
 
 
-def test_init_with_a_model_leaves_a_node_alone_that_is_there(terminal, node):
+def test_init_with_a_model_does_not_overwrite_a_node(terminal, node):
     before = node.config.read_bytes()
     assert terminal("init", "--model", "tiny", "node") != 0
     assert "there is already a config" in terminal.err
@@ -107,7 +107,7 @@ def test_init_with_a_model_leaves_a_node_alone_that_is_there(terminal, node):
     assert node.config.read_bytes() == before
 
 
-def test_a_model_that_is_not_there_is_said_in_a_line(terminal, monkeypatch, tmp_path):
+def test_plan_reports_missing_model_in_one_line(terminal, monkeypatch, tmp_path):
     Path("empty").mkdir()
     for model in ("./nowhere", "/nowhere", "a/b/c"):
         assert "no such folder" in terminal.refuses(2, "plan", model)
@@ -118,9 +118,9 @@ def test_a_model_that_is_not_there_is_said_in_a_line(terminal, monkeypatch, tmp_
     assert "HF_HUB_OFFLINE" in terminal.fails(2, "plan", "somebody/some-model")
 
 
-def test_a_model_beyond_every_way_is_refused_with_what_would_help(terminal):
+def test_plan_rejects_too_large_model_with_advice(terminal):
     folder = str(written(Path("half"), QWEN_HALF))
     assert "needs at least" in terminal.fails(2, "plan", folder, "--memory", "1")
     assert "--task-tokens" in terminal.err
     told = terminal.fails(2, "plan", "tiny", "--probe", "--memory", "16")
-    assert "--probe" in told, "another machine cannot be measured"
+    assert "--probe" in told, "only this machine can be measured"

@@ -1,21 +1,21 @@
-"""A policy and an environment write by turns, and token ids are never spelled again."""
+"""A policy and an environment take turns, and token ids are never re-encoded."""
 
 from itertools import chain, pairwise
 
 import pytest
 
-from experiments.recipe.local_judge import LocalJudge
+from experiments.recipe.local_verifier import LocalVerifier
 from node.engines.engine import Sampling
 from node.engines.transformers.engine import TransformersEngine
 from node.environments import games
 from node.evaluation.evaluator import Evaluator
 from node.tasks.scorer import settled
-from node.trajectories.player import Player, judged
+from node.trajectories.player import Player, verified
 from node.trajectories.trajectory import OpenTrajectory, TurnLimits
 from protocol.rollout import Completion, Finish, Writer
 from swarm.common.counters import Counters
 from swarm.groups import TaskRef
-from swarm.verification import CRASHED, JudgeRefused, Verdict
+from swarm.verification import CRASHED, Scores, VerifierError
 from tests.node.environments.parts import FOR_TESTS, spec
 from tests.support import random_policy
 
@@ -25,14 +25,14 @@ NAMES = ("echo", "drawing", "tripping")
 
 
 @pytest.fixture
-def judge(monkeypatch):
+def verifier(monkeypatch):
     monkeypatch.setattr(games, "SHIPPED", {**games.SHIPPED, **FOR_TESTS})
     monkeypatch.setattr("node.tasks.sources.environments.SHIPPED", games.SHIPPED)
-    return LocalJudge([spec(name) for name in NAMES])
+    return LocalVerifier([spec(name) for name in NAMES])
 
 
-def talker():
-    """A policy whose turns are short: every third token ends one."""
+def terse():
+    """Return a policy with short turns: every third token ends a turn."""
     policy = random_policy()
     policy.stop_ids = tuple(range(0, policy.vocabulary, 3))
     return policy
@@ -48,10 +48,10 @@ def play(policy, scorer, refs, limits=LIMITS):
     return player.play(refs, prompts, 3, SAMPLING)
 
 
-def test_what_a_play_that_failed_has_left_behind_is_no_part_of_the_next(judge, monkeypatch):
-    policy, refs = talker(), tasks(6)
+def test_failed_play_does_not_affect_the_next_play(verifier, monkeypatch):
+    policy, refs = terse(), tasks(6)
     engine = TransformersEngine(policy, seed=0)
-    prompts = [policy.encode_prompt(prompt) for prompt in judge.prompts(refs)]
+    prompts = [policy.encode_prompt(prompt) for prompt in verifier.prompts(refs)]
     poll, polls = engine.poll, []
 
     def failing(seconds, stream=0):
@@ -61,24 +61,24 @@ def test_what_a_play_that_failed_has_left_behind_is_no_part_of_the_next(judge, m
         return poll(seconds, stream)
 
     monkeypatch.setattr(engine, "poll", failing)
-    player = Player(policy, engine, judge, LIMITS)
+    player = Player(policy, engine, verifier, LIMITS)
     with pytest.raises(MemoryError):
         player.play(refs, prompts, 3, SAMPLING)
     played = player.play(refs, prompts, 3, SAMPLING)
     assert [len(group) for group in played] == [3] * 6
     assert all(each.reward is not None for group in played for each in group)
-    assert player.play(refs, prompts, 3, SAMPLING) == play(policy, judge, refs)
+    assert player.play(refs, prompts, 3, SAMPLING) == play(policy, verifier, refs)
 
 
-def test_every_trajectory_alternates_keeps_its_caps_and_is_replayed_to_its_own_reward(judge):
-    policy, refs = talker(), tasks(9)
-    groups = play(policy, judge, refs)
-    assert groups == play(talker(), judge, refs), "what is written follows from the seed alone"
+def test_trajectories_alternate_obey_limits_and_replay_their_reward(verifier):
+    policy, refs = terse(), tasks(9)
+    groups = play(policy, verifier, refs)
+    assert groups == play(terse(), verifier, refs), "samples depend only on the seed"
     assert {len(each.turns) for group in groups for each in group} >= {1, 2, 3}
     for ref, group in zip(refs, groups, strict=True):
-        (verdict,) = judged(judge, [(ref, group)])
-        assert isinstance(verdict, Verdict)
-        for each, reward in zip(group, verdict.rewards, strict=True):
+        (scores,) = verified(verifier, [(ref, group)])
+        assert isinstance(scores, Scores)
+        for each, reward in zip(group, scores.rewards, strict=True):
             assert each.reward == reward and each.lost is None
             assert Completion(each.segments, reward, each.finish).alternates
             assert len(each.turns) <= LIMITS.turns
@@ -86,9 +86,9 @@ def test_every_trajectory_alternates_keeps_its_caps_and_is_replayed_to_its_own_r
             assert sum(lengths) <= LIMITS.tokens and max(lengths) <= LIMITS.turn_tokens
 
 
-def test_the_learner_reads_what_the_policy_read_and_is_trained_on_its_own_tokens(judge):
-    policy = talker()
-    for each in chain(*play(policy, judge, tasks(6))):
+def test_training_input_matches_policy_and_trains_its_own_tokens(verifier):
+    policy = terse()
+    for each in chain(*play(policy, verifier, tasks(6))):
         training = each.training()
         assert training.versions is not None and training.behaviour is not None
         own = [i for i, ours in zip(training.ids, training.trained, strict=True) if ours]
@@ -103,53 +103,53 @@ def test_the_learner_reads_what_the_policy_read_and_is_trained_on_its_own_tokens
         assert all(a <= b for a, b in pairwise(training.versions))
 
 
-def test_a_trajectory_that_is_out_of_turns_tokens_or_context_is_cut_with_the_reward_so_far(judge):
-    narrow, (prompt,) = talker(), judge.prompts(tasks(1))
+def test_trajectory_at_a_limit_ends_with_the_reward_so_far(verifier):
+    narrow, (prompt,) = terse(), verifier.prompts(tasks(1))
     narrow.context_length = len(narrow.encode_prompt(prompt)) + LIMITS.turn_tokens + 2
     for policy, count, limits in (
-        (talker(), 3, TurnLimits(1, 3, 12)),
-        (talker(), 3, TurnLimits(4, 3, 3)),
+        (terse(), 3, TurnLimits(1, 3, 12)),
+        (terse(), 3, TurnLimits(4, 3, 3)),
         (narrow, 1, LIMITS),
     ):
-        for each in chain(*play(policy, judge, tasks(count), limits)):
+        for each in chain(*play(policy, verifier, tasks(count), limits)):
             assert len(each.turns) == 1 and each.reward is not None
             assert each.finish is Finish.LENGTH or each.text == "stop"
 
 
 class Lossy:
-    """Loses every second trajectory that is begun after it at its first turn."""
+    """Loses every second trajectory that starts after it, at its first turn."""
 
-    def __init__(self, judge):
-        self._judge, self._before = judge, OpenTrajectory(TaskRef("echo", 0, 0), []).key
+    def __init__(self, verifier):
+        self._verifier, self._before = verifier, OpenTrajectory(TaskRef("echo", 0, 0), []).key
 
     def __getattr__(self, name):
-        return getattr(self._judge, name)
+        return getattr(self._verifier, name)
 
     def play_each(self, moves):
-        lost, play = settled(JudgeRefused(CRASHED, "gone")), self._judge.play_each
+        lost, play = settled(VerifierError(CRASHED, "gone")), self._verifier.play_each
         return [play([m])[0] if (m.key - self._before) % 2 else lost for m in moves]
 
 
-def test_a_lost_environment_ends_its_own_trajectory_and_gives_up_its_group(judge):
-    policy, scorer, counters = talker(), Lossy(judge), Counters()
+def test_lost_environment_ends_its_trajectory_and_drops_its_group(verifier):
+    policy, scorer, counters = terse(), Lossy(verifier), Counters()
     (group,) = play(policy, scorer, tasks(1))
     assert [each.lost is None for each in group] == [True, False, True]
     assert group[1].reward is None and len(group[1].turns) == 1
-    (found,) = judged(scorer, [(tasks(1)[0], group)])
-    assert isinstance(found, JudgeRefused) and found.reason == CRASHED
+    (result,) = verified(scorer, [(tasks(1)[0], group)])
+    assert isinstance(result, VerifierError) and result.reason == CRASHED
     engine = TransformersEngine(policy, seed=0)
-    evaluator = Evaluator(policy, engine, Lossy(judge), tasks(3), SAMPLING, counters, LIMITS)
+    evaluator = Evaluator(policy, engine, Lossy(verifier), tasks(3), SAMPLING, counters, LIMITS)
     rewards = evaluator.evaluate(2).rewards
-    assert [row[1] for row in rewards] == [0.0] * 3, "what is lost is worth nothing"
+    assert [row[1] for row in rewards] == [0.0] * 3, "a lost trajectory has reward 0"
     assert counters.snapshot()["heldout_lost"] == 3
 
 
-def test_a_family_of_one_turn_beside_environments_is_written_as_without_them(judge):
-    policy = talker()
+def test_environments_do_not_change_single_turn_completions(verifier):
+    policy = terse()
     refs = [TaskRef("sums", 0, 1), *tasks(2)]
     prompts = [policy.encode_prompt("Add 1 and 2:"), *map(policy.encode_prompt, ["a", "b"])]
     engine = TransformersEngine(policy, seed=0)
-    player = Player(policy, engine, judge, LIMITS)
+    player = Player(policy, engine, verifier, LIMITS)
     (once, *_) = player.play(refs, prompts, 3, SAMPLING)
     (samples,) = engine.generate(prompts[:1], 3, SAMPLING)
     assert [each.turns[0].sample for each in once] == samples

@@ -13,7 +13,7 @@ from tests.node.programs import ROOT
 from tests.parsing import parse
 
 
-def test_auto_takes_a_gpu_of_cuda_and_no_other_and_one_that_is_not_there_is_refused(monkeypatch):
+def test_auto_selects_only_cuda_and_missing_gpus_are_rejected(monkeypatch):
     with pytest.raises(PolicyError, match=r"policy\.device.*'cuda:99'"):
         device_named("cuda:99")
     for has, kind in ((True, "cuda"), (False, "cpu")):
@@ -22,7 +22,7 @@ def test_auto_takes_a_gpu_of_cuda_and_no_other_and_one_that_is_not_there_is_refu
         assert device_named("auto").type == kind
 
 
-def test_a_gpus_attention_makes_no_plan_for_each_shape_and_another_devices_is_left_alone():
+def test_cudnn_attention_is_disabled_only_for_cuda_devices():
     before = torch.backends.cuda.cudnn_sdp_enabled()
     try:
         torch.backends.cuda.enable_cudnn_sdp(True)
@@ -34,25 +34,25 @@ def test_a_gpus_attention_makes_no_plan_for_each_shape_and_another_devices_is_le
         torch.backends.cuda.enable_cudnn_sdp(before)
 
 
-def test_numbers_are_drawn_where_there_are_some_of_64_bits():
-    """Tokens are drawn in float64, which a Mac's GPU refuses."""
-    drawn = {kind: draws_on(torch.device(kind)).type for kind in ("cpu", "cuda", "mps")}
-    assert drawn == {"cpu": "cpu", "cuda": "cuda", "mps": "cpu"}
+def test_sampling_uses_a_device_with_float64():
+    """Tokens are sampled in float64, which Apple GPUs do not support."""
+    devices = {kind: draws_on(torch.device(kind)).type for kind in ("cpu", "cuda", "mps")}
+    assert devices == {"cpu": "cpu", "cuda": "cuda", "mps": "cpu"}
 
 
-def test_every_generator_of_a_policys_device_is_where_numbers_are_drawn():
-    places = {
+def test_every_device_generator_uses_draws_on():
+    calls = {
         f"{path.name}: {ast.unparse(call)}"
         for path in sorted((ROOT / "node").rglob("*.py"))
         for call in ast.walk(parse(path.read_text(encoding="utf-8")))
         if isinstance(call, ast.Call) and ast.unparse(call.func) == "torch.Generator" and call.args
     }
-    assert places
-    assert [each for each in places if "Generator(draws_on(" not in each] == []
+    assert calls
+    assert [each for each in calls if "Generator(draws_on(" not in each] == []
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda", "mps"])
-def test_memory_is_given_back_and_work_waited_for_on_the_device_that_has_them(kind, monkeypatch):
+def test_cache_release_and_synchronization_use_the_given_device(kind, monkeypatch):
     emptied, waited = [], []
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append("cuda"))
     monkeypatch.setattr(torch.mps, "empty_cache", lambda: emptied.append("mps"))
@@ -65,7 +65,7 @@ def test_memory_is_given_back_and_work_waited_for_on_the_device_that_has_them(ki
 
 
 class Driver:
-    """NVIDIA's, of two GPUs of 8 GiB."""
+    """An NVIDIA driver with two GPUs of 8 GiB."""
 
     names: ClassVar[list[str]] = []
 
@@ -85,23 +85,18 @@ class Driver:
 
 
 @pytest.mark.parametrize(("system", "name"), [("linux", "libcuda.so.1"), ("win32", "nvcuda.dll")])
-def test_the_driver_is_looked_for_by_the_name_that_it_has_there(monkeypatch, system, name):
+def test_gpu_count_loads_the_driver_of_the_platform(monkeypatch, system, name):
     monkeypatch.setattr(Driver, "names", [])
     monkeypatch.setattr(device_module.sys, "platform", system)
     monkeypatch.setattr(device_module.ctypes, "CDLL", Driver)
     assert device_module.gpus() == 2 and Driver.names == [name]
 
 
-def test_the_torch_that_is_installed_is_read_and_not_imported():
-    told = device_module.torch_build()
-    assert (told["__version__"], told["cuda"]) == (torch.__version__, torch.version.cuda)
-
-
 @pytest.mark.parametrize(
     ("device", "built", "bytes_there"),
     [("auto", "13.0", 8 << 30), ("cuda:0", "13.0", 8 << 30), ("auto", None, 0), ("cpu", "13.0", 0)],
 )
-def test_a_gpu_counts_where_torch_can_use_it(monkeypatch, device, built, bytes_there):
+def test_gpu_memory_counts_only_usable_gpus(monkeypatch, device, built, bytes_there):
     monkeypatch.setattr(device_module.ctypes, "CDLL", Driver)
     monkeypatch.setattr(device_module, "torch_build", lambda: {"cuda": built})
     assert device_module.gpu_memory(device) == bytes_there
@@ -110,7 +105,7 @@ def test_a_gpu_counts_where_torch_can_use_it(monkeypatch, device, built, bytes_t
 @pytest.mark.parametrize(
     ("device", "bytes_there"), [("auto", 8 << 30), ("cuda:1", 16 << 30), ("cuda:2", 0), ("cpu", 0)]
 )
-def test_a_gpu_of_amd_counts_although_nvidias_driver_shows_none(monkeypatch, device, bytes_there):
+def test_amd_gpu_memory_counts_without_cuda_support(monkeypatch, device, bytes_there):
     sizes = [SimpleNamespace(total_memory=size << 30) for size in (8, 16)]
     monkeypatch.setattr(device_module, "torch_build", lambda: {"cuda": None, "hip": "7.2"})
     monkeypatch.setattr(torch.cuda, "device_count", lambda: len(sizes))

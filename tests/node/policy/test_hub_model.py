@@ -1,4 +1,4 @@
-"""Real commands before a hub on this machine: one that never answers, and one that has a model."""
+"""Commands that use a local hub: one never answers, and one has a model."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ COPIES = {"pytorch_model.bin": b"the same again", "original/params.json": b"{}"}
 
 
 class Hub(BaseHTTPRequestHandler):
-    """Answers as the hub does about one model."""
+    """Answers like the hub about one model."""
 
     protocol_version = "HTTP/1.1"
     gone: ClassVar[set[str]] = set()
@@ -64,7 +64,7 @@ class Hub(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, *_):
-        """Keep standard error for what failed."""
+        """Keep requests out of standard error."""
 
 
 def digest(data):
@@ -84,38 +84,38 @@ def hub():
 
 @pytest.fixture
 def silent():
-    """A hub that takes every connection and never says a word."""
+    """A hub that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listening:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
 
 
 @pytest.fixture
 def node(tmp_path):
-    """Runs a command of a node that wants the model of the hub at an address."""
+    """Return a function that runs a command with the model of the hub at an address."""
 
     def run(hub, *arguments):
-        wants = ("--set", f"policy.model={MODEL}") if arguments[0] == "join" else ()
+        options = ("--set", f"policy.model={MODEL}") if arguments[0] == "join" else ()
         environment = {name: os.environ[name] for name in os.environ if "HF_" not in name}
         own = {"HF_ENDPOINT": hub, "HF_HOME": str(tmp_path / "hub"), "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, "-m", "node.cli.main", *arguments, *wants]
+        command = [sys.executable, "-m", "node.cli.main", *arguments, *options]
         how = {"cwd": tmp_path, "capture_output": True, "text": True}
         return subprocess.run(command, env=environment | own, **how)
 
     return run
 
 
-def test_a_hub_that_never_answers_or_is_not_there_ends_a_start_with_the_remedy(node, silent):
+def test_join_fails_with_advice_if_hub_is_silent_or_unreachable(node, silent):
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
-        left = f"http://127.0.0.1:{held.getsockname()[1]}"
-        told = {silent: f"{silent} did not answer within 3 s", left: "the hub is unreachable"}
-        for address, said in told.items():
-            ended = node(address, "join", "--rounds", "1")
-            assert ended.returncode == 2 and said in ended.stderr
-            assert "HF_ENDPOINT" in ended.stderr and "Traceback" not in ended.stderr
+        unused = f"http://127.0.0.1:{held.getsockname()[1]}"
+        told = {silent: f"{silent} did not answer within 3 s", unused: "the hub is unreachable"}
+        for address, message in told.items():
+            result = node(address, "join", "--rounds", "1")
+            assert result.returncode == 2 and message in result.stderr
+            assert "HF_ENDPOINT" in result.stderr and "Traceback" not in result.stderr
 
 
-def test_a_model_is_fetched_once_with_progress_and_read_without_a_hub(node, hub, silent, tmp_path):
+def test_model_is_downloaded_once_and_then_read_without_a_hub(node, hub, silent, tmp_path):
     assert node(hub, "join", "--rounds", "1").returncode == 0 and Hub.gone == set(FILES)
     log = (tmp_path / "swarm-run" / "node.log").read_text()
     assert f"start: fetching {MODEL}: " in log and " MB, about " in log
@@ -123,12 +123,12 @@ def test_a_model_is_fetched_once_with_progress_and_read_without_a_hub(node, hub,
     Hub.gone = set()
     assert node(hub, "eval", "--model", MODEL, "--tasks", "1", "--samples", "1").returncode == 0
     assert Hub.gone == set()
-    ended = node(silent, "eval", "--model", MODEL, "--tasks", "1", "--samples", "1")
-    assert ended.returncode == 0 and "The node uses the cached files" in ended.stderr
+    result = node(silent, "eval", "--model", MODEL, "--tasks", "1", "--samples", "1")
+    assert result.returncode == 0 and "The node uses the cached files" in result.stderr
 
 
-def test_a_model_that_the_hub_does_not_have_is_told_by_its_name(node, hub):
+def test_missing_hub_model_error_names_the_model(node, hub):
     assert node(hub, "init", ".").returncode == 0
-    ended = node(hub, "eval", "--model", "somebody/else", "--tasks", "1")
-    assert ended.returncode != 0
-    assert "'somebody/else' (no such folder here, and no such model on the hub)" in ended.stderr
+    result = node(hub, "eval", "--model", "somebody/else", "--tasks", "1")
+    assert result.returncode != 0
+    assert "'somebody/else' (no such folder here, and no such model on the hub)" in result.stderr

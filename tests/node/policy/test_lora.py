@@ -51,14 +51,14 @@ def logits(policy):
 
 @torch.no_grad()
 def greedy(policy, prompt):
-    """Tokens that the model writes through its adapters, read from the beginning each time."""
+    """Return the adapted model's greedy tokens, computed without a cache."""
     ids = list(prompt)
     while len(ids) < len(prompt) + 16 and ids[-1] not in policy.stop_ids:
         ids.append(int(policy.model(input_ids=torch.tensor([ids])).logits[0, -1].argmax()))
     return ids[len(prompt) :]
 
 
-def test_only_adapters_are_trained_and_what_was_loaded_stays(base):
+def test_learner_trains_only_the_adapters(base):
     policy = adapted(base)
     start, before, learner = logits(policy), weights(policy), Learner(policy, CONFIG)
     assert_close(start, logits(loaded(base)))
@@ -71,42 +71,42 @@ def test_only_adapters_are_trained_and_what_was_loaded_stays(base):
 
 
 @pytest.mark.parametrize("targets", [(), ("q_proj", "down_proj")])
-def test_the_engine_samples_from_what_adapters_make_after_every_update(base, targets, monkeypatch):
+def test_engine_samples_from_adapters_after_every_update(base, targets, monkeypatch):
     fused = []
     step = FusedDecoder.step
     monkeypatch.setattr(FusedDecoder, "step", lambda *a: fused.append(1) or step(*a))
     policy = adapted(base, lora_targets=targets)
     engine, learner = TransformersEngine(policy, seed=0), Learner(policy, CONFIG)
     prompts = [policy.encode_prompt(text) for text in ("1+1=", "what is a b c?")]
-    written = set()
+    outputs = set()
     for _ in range(4):
         before = weights(policy)
         for prompt, (sample,) in zip(prompts, engine.generate(prompts, 1, GREEDY), strict=True):
             assert list(sample.tokens.ids) == greedy(policy, prompt)
-            written.add(sample.tokens.ids)
+            outputs.add(sample.tokens.ids)
         assert all(torch.equal(t, before[n]) for n, t in policy.model.state_dict().items())
         learner.update(MIXED)
         engine.update(policy)
-    assert len(written) > len(prompts), "updates change what is written"
-    assert fused, "merged weights are plain ones"
+    assert len(outputs) > len(prompts), "updates change the samples"
+    assert fused, "merged weights support the fused step"
 
 
-def test_adapters_are_merged_in_place_so_that_a_recorded_step_reads_them(base):
+def test_merged_weights_stay_in_place_for_a_recorded_step(base):
     policy, decoders = adapted(base), Decoders()
     step = StaticStep(decoders.merged(policy).model)
     learner = Learner(policy, CONFIG)
     for _ in range(3):
         learner.update(MIXED)
-        merged, anew = decoders.merged(policy), policy.merged()
+        merged, fresh = decoders.merged(policy), policy.merged()
         assert step.reads(merged.model) and merged.version == policy.version
-        assert_close(weights(merged), weights(anew), atol=0, rtol=0)
-    assert not step.reads(decoders.merged(adapted(base)).model), "another adapter, another copy"
+        assert_close(weights(merged), weights(fresh), atol=0, rtol=0)
+    assert not step.reads(decoders.merged(adapted(base)).model), "another adapter gets another copy"
     kept = decoders.merged(policy).model
     decoders.release(policy)
-    assert decoders.merged(policy).model is not kept, "what nothing is recorded for is let go"
+    assert decoders.merged(policy).model is not kept, "a copy without a recorded step is freed"
 
 
-def test_a_snapshot_holds_merged_weights_under_the_base_models_names(base, tmp_path):
+def test_snapshot_has_merged_weights_with_base_model_names(base, tmp_path):
     policy, other = adapted(base), random_policy(seed=9)
     snapshot = Snapshot(policy, as_checkpoint=False, place=tmp_path)
     learner = Learner(policy, CONFIG)
@@ -117,7 +117,7 @@ def test_a_snapshot_holds_merged_weights_under_the_base_models_names(base, tmp_p
         assert_close(logits(other), logits(policy), atol=1e-4, rtol=1e-4)
 
 
-def test_merging_again_and_again_gives_the_same_weights_and_rounds_once(base):
+def test_repeated_merges_give_equal_weights_and_round_once(base):
     policy = adapted(base, dtype="bfloat16")
     Learner(policy, CONFIG).update(MIXED)
     before = weights(policy)
@@ -142,7 +142,7 @@ def test_adapters_of_half_precision_weights_are_trained_in_full_precision(base, 
     assert torch.cosine_similarity(*trained, dim=0) > 0.9
 
 
-def test_the_saved_model_is_the_merged_one_and_the_saved_adapter_goes_on(base, tmp_path):
+def test_saved_model_is_merged_and_saved_adapter_resumes(base, tmp_path):
     policy = adapted(base)
     learner = Learner(policy, CONFIG)
     learner.update(MIXED)
@@ -161,16 +161,16 @@ def test_the_saved_model_is_the_merged_one_and_the_saved_adapter_goes_on(base, t
     assert json.loads((adapter / "adapter_config.json").read_text())["r"] == 4
 
 
-def test_layers_that_can_have_no_adapter_are_refused_by_name(base):
+def test_lora_rejects_unsupported_target_layers(base):
     reasons = {"nothing": "not found", "embed_tokens": "is not a linear layer"}
     reasons["lm_head"] = "shares its weight with the embeddings"
     for target, reason in reasons.items():
-        told = rf"policy.lora_targets: .*{target}.*{reason}.*q_proj"
-        with pytest.raises(ConfigError, match=told):
+        pattern = rf"policy.lora_targets: .*{target}.*{reason}.*q_proj"
+        with pytest.raises(ConfigError, match=pattern):
             adapted(base, lora_targets=(target,))
 
 
-def test_a_router_of_experts_is_refused_with_a_remedy_and_no_other_warning(recwarn):
+def test_lora_rejects_expert_router_with_advice_and_no_warning(recwarn):
     sizes = {"hidden_size": 32, "num_attention_heads": 2, "num_key_value_heads": 2}
     config = MixtralConfig(**sizes, intermediate_size=32, num_hidden_layers=1, vocab_size=98)
     with pytest.raises(ConfigError, match=r"is not a linear layer.* such as 'q_proj'") as refused:
@@ -179,16 +179,16 @@ def test_a_router_of_experts_is_refused_with_a_remedy_and_no_other_warning(recwa
     assert not [each for each in recwarn if "peft" in each.filename]
 
 
-def test_without_peft_it_is_said_what_to_install(base, monkeypatch):
+def test_missing_peft_error_names_the_package(base, monkeypatch):
     monkeypatch.delitem(sys.modules, "node.policy.lora", raising=False)
     monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(ConfigError, match=r"policy.lora_rank: 4.*swarm-node\[lora\]"):
+    with pytest.raises(ConfigError, match=r"policy.lora_rank: 4.*'\.\[lora\]'"):
         adapted(base)
 
 
 @pytest.fixture
 def begun(base, node):
-    """A policy whose checkpoint lies in the node's run folder, beside a config that fits."""
+    """Save a policy's checkpoint in the node's run folder, with a matching config."""
     keys = {"policy.model": str(base), "policy.lora_rank": 4, "policy.device": "cpu"}
     set_keys(node.config, keys)
     policy = adapted(base)
@@ -217,7 +217,7 @@ def test_export_writes_the_merged_model_or_the_adapter(terminal, node, begun):
     ("key", "value"),
     [("lora_rank", 0), ("lora_rank", 8), ("lora_alpha", 8), ("lora_targets", ("q_proj",))],
 )
-def test_a_run_resumes_with_the_adapter_that_it_began_with_and_no_other(node, begun, key, value):
+def test_run_resumes_only_with_unchanged_adapter_settings(node, begun, key, value):
     config = PolicySection(model=begun.name, device="cpu", lora_rank=4)
     progress = RunState(node, None, ScheduleSection(), "")
     resumed = progress.policy(config)
@@ -227,14 +227,14 @@ def test_a_run_resumes_with_the_adapter_that_it_began_with_and_no_other(node, be
         progress.policy(changed(config, **{key: value}))
 
 
-def test_a_run_of_all_weights_does_not_go_on_with_an_adapter(base, node):
+def test_full_weight_run_does_not_resume_with_an_adapter(base, node):
     Checkpoints(node.checkpoints).save(1, random_policy().save, about(base))
     config = PolicySection(model=str(base), device="cpu", lora_rank=4)
     with pytest.raises(ConfigError, match=r"policy.lora_rank: 4.*start from 0"):
         RunState(node, None, ScheduleSection(), "").policy(config)
 
 
-def test_memory_that_runs_out_for_the_merged_copy_ends_with_what_to_change(base, tmp_path):
+def test_merge_out_of_memory_error_suggests_a_change(base, tmp_path):
     policy = loaded(tmp_path / "base", lora_rank=4)
 
     def cramped(into):

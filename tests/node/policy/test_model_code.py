@@ -1,4 +1,4 @@
-"""Code that comes with a model is never run, whatever its files and the user's input say."""
+"""Code of a model never runs, whatever its files and the user's input say."""
 
 import ast
 import json
@@ -42,7 +42,7 @@ def set_keys(path, **keys):
 
 @pytest.fixture(params=["unheard-of", "llama"])
 def model(request, folder, tmp_path, monkeypatch):
-    """A model of an unknown and of a known type, whose code would leave the file ``ran``."""
+    """A model of unknown or known type, whose code would create the file ``ran``."""
     (folder / "own.py").write_text(CODE.format(str(tmp_path / "ran"), request.param))
     for name, classes in MAP.items():
         set_keys(folder / name, auto_map=classes)
@@ -52,7 +52,7 @@ def model(request, folder, tmp_path, monkeypatch):
     return folder
 
 
-def told_yes(*arguments):
+def answer_yes(*arguments):
     return subprocess.run(
         [PROGRAM, *arguments], input="y\n" * 9, capture_output=True, text=True, timeout=300
     )
@@ -66,34 +66,34 @@ def told_yes(*arguments):
         "demo --model model --run-dir demo --rounds 1",
     ],
 )
-def test_a_command_refuses_a_model_that_is_code_by_name_and_runs_none_of_it(line, model):
+def test_commands_reject_model_code_and_do_not_run_it(line, model):
     if json.loads((model / "config.json").read_text())["model_type"] == "llama":
         pytest.skip("a known type is loaded, below")
-    ended = told_yes(*line.split())
-    assert ended.returncode == 2, ended.stderr
-    shown = " ".join((ended.stdout + ended.stderr).split())
-    assert "its own code, which is never run: own.py" in shown and "'unheard-of' has" in shown
+    result = answer_yes(*line.split())
+    assert result.returncode == 2, result.stderr
+    output = " ".join((result.stdout + result.stderr).split())
+    assert "its own code, which is never run: own.py" in output and "'unheard-of' has" in output
     assert not Path("ran").exists()
 
 
-def test_a_known_type_is_loaded_by_the_librarys_class_and_another_is_refused(model):
+def test_known_type_uses_library_class_and_unknown_is_rejected(model):
     known = json.loads((model / "config.json").read_text())["model_type"] == "llama"
-    for look in (check_model, config_folder, loaded):
+    for check in (check_model, config_folder, loaded):
         if known:
-            found = look(str(model))
+            found = check(str(model))
         else:
             with pytest.raises(PolicyError, match=r"never run: own\.py.*Name a model type"):
-                look(str(model))
+                check(str(model))
     if known:
         assert type(found.model).__module__ == "transformers.models.llama.modeling_llama"
-        told_yes("plan", "model", "--probe", "--task-tokens", "32")
+        answer_yes("plan", "model", "--probe", "--task-tokens", "32")
     assert not Path("ran").exists()
 
 
 @pytest.mark.parametrize(
     "name", ["generation_config.json", "additional_chat_templates/tool_use.jinja", "more"]
 )
-def test_a_link_to_another_file_of_this_machine_is_refused(folder, name, tmp_path):
+def test_non_weight_symlinks_out_of_folder_are_rejected(folder, name, tmp_path):
     secret = tmp_path / "secrets" / "key"
     secret.parent.mkdir()
     secret.write_text('{"refresh_token": "secret"}')
@@ -104,7 +104,7 @@ def test_a_link_to_another_file_of_this_machine_is_refused(folder, name, tmp_pat
         loaded(folder)
 
 
-def test_links_to_weights_elsewhere_and_within_the_folder_are_followed(folder, tmp_path):
+def test_symlinks_to_weights_and_within_folder_are_followed(folder, tmp_path):
     weights = (folder / "model.safetensors").rename(tmp_path / "weights.safetensors")
     (folder / "model.safetensors").symlink_to(weights)
     (folder / "settings.json").symlink_to("config.json")
@@ -113,14 +113,14 @@ def test_links_to_weights_elsewhere_and_within_the_folder_are_followed(folder, t
     assert loaded(link).name == str(link)
 
 
-def test_a_configuration_that_names_another_one_is_refused(folder):
+def test_config_that_names_another_file_is_rejected(folder):
     set_keys(folder / "config.json", configuration_files=["config.4.0.0.json"])
-    for look in (check_model, config_folder):
+    for check in (check_model, config_folder):
         with pytest.raises(PolicyError, match=r"configuration_files has another file read"):
-            look(str(folder))
+            check(str(folder))
 
 
-def test_an_adapter_in_the_folder_leads_to_no_other_model(model):
+def test_adapter_config_in_the_folder_is_rejected(model):
     other = model.rename(model.with_name("other"))
     saved_policy(model)
     (model / "adapter_config.json").write_text(
@@ -140,11 +140,11 @@ def test_an_adapter_in_the_folder_leads_to_no_other_model(model):
         {"per_layer_config": [{"_experts_implementation": "owner/kernel"}]},
     ],
 )
-def test_a_kernel_of_the_hub_that_a_model_names_is_not_fetched(folder, keys):
+def test_model_that_names_a_hub_kernel_is_rejected(folder, keys):
     set_keys(folder / "config.json", **keys)
-    for look in (check_model, config_folder, loaded):
+    for check in (check_model, config_folder, loaded):
         with pytest.raises(PolicyError, match=r"its own code, which is never run: .*owner/kernel"):
-            look(str(folder))
+            check(str(folder))
 
 
 @pytest.mark.parametrize(
@@ -156,15 +156,15 @@ def test_a_kernel_of_the_hub_that_a_model_names_is_not_fetched(folder, keys):
         "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
     ],
 )
-def test_a_chat_template_that_fails_is_one_line_with_the_remedy(folder, template):
+def test_failing_chat_template_gives_a_one_line_error(folder, template):
     set_keys(folder / "tokenizer_config.json", chat_template=template)
-    with pytest.raises(PolicyError, match=r"chat template of .* fails: .+\. Choose ") as told:
+    with pytest.raises(PolicyError, match=r"chat template of .* fails: .+\. Choose ") as error:
         loaded(folder)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("template", ["{{ messages[0]['role'] }}: hello", ""])
-def test_a_chat_template_that_omits_the_question_is_refused(folder, template):
+def test_chat_template_without_the_message_is_rejected(folder, template):
     set_keys(folder / "tokenizer_config.json", chat_template=template)
     with pytest.raises(PolicyError, match=r"chat template of .* omits the user's message.*Choose"):
         loaded(folder)
@@ -175,7 +175,7 @@ class Writes:
         return open, ("ran", "w")
 
 
-def test_pickled_weights_hold_numbers_or_are_refused(folder, tmp_path, monkeypatch):
+def test_pickled_weights_may_contain_only_tensors(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     weights = AutoModelForCausalLM.from_pretrained(folder).state_dict()
     (folder / "model.safetensors").unlink()
@@ -192,7 +192,7 @@ CLASSES = {"EngineArgs": "trust_remote_code", "LLM": "trust_remote_code"}
 
 
 def unguarded(tree):
-    """Lines that load a model, or keep what loads one, without the keyword that runs no code."""
+    """Yield lines that load a model without the keyword that disables its code."""
     guarded = set()
     for call in (item for item in ast.walk(tree) if isinstance(item, ast.Call)):
         given = {each.arg: ast.unparse(each.value) for each in call.keywords}
@@ -209,6 +209,6 @@ def unguarded(tree):
 
 
 @pytest.mark.parametrize("folder", ["node", "experiments", "benchmarks", "install", "examples"])
-def test_every_call_that_loads_a_model_forbids_its_code(folder):
+def test_every_model_load_disables_remote_code(folder):
     for path in (ROOT / folder).rglob("*.py"):
         assert list(unguarded(parse(path.read_text(encoding="utf-8")))) == [], path

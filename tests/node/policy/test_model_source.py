@@ -28,69 +28,69 @@ def no_cache(tmp_path, monkeypatch):
 
 
 def hub(monkeypatch, answer=None, **about):
-    """A hub that answers so; what it was asked for, and with which patience."""
-    asked = []
+    """Mock the hub's answer; return the requested models and timeouts."""
+    requests = []
 
     def info(self, model, timeout):
-        asked.append((model, timeout))
+        requests.append((model, timeout))
         if answer:
             raise answer
         return ModelInfo(id=model, **about)
 
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", info)
-    return asked
+    return requests
 
 
-def test_what_is_here_is_not_asked_for(tmp_path, monkeypatch):
-    asked = hub(monkeypatch, MISSING)
+def test_local_models_skip_the_hub(tmp_path, monkeypatch):
+    requests = hub(monkeypatch, MISSING)
     saved_policy(tmp_path / "model")
     for model in ("tiny", "tiny-wide", str(tmp_path / "model")):
         check_model(model)
     here = str(tmp_path / "model" / "config.json")
     monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *_: here)
     check_model(HUB)
-    assert asked == []
+    assert requests == []
 
 
-def test_a_name_that_can_only_be_a_folder_is_no_hub_id(monkeypatch, tmp_path):
-    asked = hub(monkeypatch)
+def test_path_like_names_are_never_sent_to_the_hub(monkeypatch, tmp_path):
+    requests = hub(monkeypatch)
     for model in ("/nowhere", "./nowhere", "~/nowhere", "a/b/c", "C:\\models"):
         with pytest.raises(PolicyError, match=r"policy\.model: .*no such folder.*save_pretrained"):
             check_model(model)
     with pytest.raises(PolicyError, match=r"no config\.json in this folder"):
         check_model(str(tmp_path))
-    assert asked == []
+    assert requests == []
 
 
-def test_a_slip_in_the_name_of_a_shipped_model_asks_no_hub(monkeypatch):
-    asked = hub(monkeypatch)
+def test_shipped_model_typo_gets_suggestion_without_hub(monkeypatch):
+    requests = hub(monkeypatch)
     for slip, meant in (("tinny", "tiny"), ("tiny-wid", "tiny-wide"), ("Tiny", "tiny")):
         told = rf"{slip}' \(no such folder here\).*mean '{meant}'\?"
         with pytest.raises(PolicyError, match=told):
             check_model(slip)
     check_model("gpt2")
     check_model("somebody/tinny")
-    assert [model for model, _ in asked] == ["gpt2", "somebody/tinny"]
+    assert [model for model, _ in requests] == ["gpt2", "somebody/tinny"]
 
 
-def test_what_the_hub_answers_counts_and_offline_the_cache_alone(monkeypatch):
-    asked = hub(monkeypatch)
+def test_hub_errors_are_reported_and_offline_uses_only_cache(monkeypatch):
+    requests = hub(monkeypatch)
     check_model(HUB)
-    assert [model for model, _ in asked] == [HUB]
+    assert [model for model, _ in requests] == [HUB]
     no_route = OSError("no route"), "is unreachable: no route"
     for answer, said in ((MISSING, "no such model on the hub"), no_route):
         hub(monkeypatch, answer)
         with pytest.raises(PolicyError, match=said):
             check_model(HUB)
-    asked = hub(monkeypatch)
+    requests = hub(monkeypatch)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(PolicyError, match="not in the cache, and HF_HUB_OFFLINE"):
         check_model(HUB)
-    assert asked == []
+    assert requests == []
 
 
 @pytest.mark.parametrize("answer", [TimeoutError(), None])
-def test_a_hub_that_does_not_answer_is_told_with_what_to_do(monkeypatch, answer):
+def test_hub_timeout_error_suggests_a_fix(monkeypatch, answer):
     monkeypatch.setattr(model_source, "PATIENCE_SECONDS", 0.01)
     waits = threading.Event()
     if answer:
@@ -102,15 +102,15 @@ def test_a_hub_that_does_not_answer_is_told_with_what_to_do(monkeypatch, answer)
     waits.set()
 
 
-def test_a_slow_hub_is_given_the_whole_seconds_that_the_user_names(monkeypatch):
-    name, asked = model_source.PATIENCE_VARIABLE, hub(monkeypatch)
+def test_hub_timeout_accepts_only_positive_whole_seconds(monkeypatch):
+    name, requests = model_source.PATIENCE_VARIABLE, hub(monkeypatch)
     for given in ("", "0", "soon", "-3", "1.5"):
         monkeypatch.setenv(name, given)
         with pytest.raises(ConfigError, match=f"{name}.*whole seconds"):
             check_model(HUB)
     monkeypatch.setenv(name, "30")
     check_model(HUB)
-    assert asked == [(HUB, 30.0)]
+    assert requests == [(HUB, 30.0)]
 
 
 @pytest.mark.parametrize(
@@ -121,13 +121,13 @@ def test_a_slow_hub_is_given_the_whole_seconds_that_the_user_names(monkeypatch):
         (["pytorch_model.bin", "training_args.bin", "model.h5"], "pytorch_model.bin"),
     ],
 )
-def test_of_weights_in_several_formats_one_is_fetched(names, read):
+def test_only_one_weight_format_is_downloaded(names, read):
     texts = ["config.json", "merges.txt", "chat_template.jinja"]
     assert wanted([*names, *texts, "README.md"]) == [*texts, read]
 
 
 @pytest.mark.parametrize("refused", [GatedRepoError.__new__(GatedRepoError), None])
-def test_a_gated_model_is_for_those_who_were_let_in(monkeypatch, refused):
+def test_gated_model_requires_granted_access(monkeypatch, refused):
     hub(monkeypatch, gated="manual")
     monkeypatch.setattr(huggingface_hub.HfApi, "auth_check", Mock(side_effect=refused))
     said = r"it is gated.*Accept them.*hf auth login"
@@ -141,7 +141,7 @@ def folder(tmp_path):
 
 
 def write(folder, name="config.json", **keys):
-    """Set keys of a json file; None takes one out."""
+    """Set keys of a JSON file; None removes a key."""
     path = folder / name
     found = {**json.loads(path.read_text()), **keys}
     path.write_text(json.dumps({key: value for key, value in found.items() if value is not None}))
@@ -153,7 +153,7 @@ def cut(folder):
 
 
 def shard(folder, *, kept=2):
-    """Split the weights over two files, of which so many are there."""
+    """Split the weights over several files, and keep the first ``kept``."""
     policy = random_policy()
     (folder / "model.safetensors").unlink()
     policy.model.save_pretrained(folder, max_shard_size="150KB")
@@ -249,17 +249,17 @@ WRONG_VALUES = (
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_model_that_cannot_be_trained_is_one_line_with_the_remedy(case, folder):
+def test_untrainable_model_gives_one_line_error_with_advice(case, folder):
     spoil, said = BAD[case]
     spoil(folder)
-    for look in (check_model, loaded):
+    for verify in (check_model, loaded):
         with pytest.raises(PolicyError, match=rf"policy\.model: '{folder}' \(.*{said}") as told:
-            look(str(folder))
+            verify(str(folder))
         assert "\n" not in str(told.value)
 
 
 @pytest.mark.parametrize(("name", "keys"), WRONG_VALUES)
-def test_a_wrong_value_in_a_models_file_is_one_line_with_the_remedy(name, keys, folder):
+def test_wrong_value_in_model_file_gives_one_line_error(name, keys, folder):
     write(folder, name, **keys)
     with pytest.raises(PolicyError, match=rf"policy\.model: '{folder}' \(.+\)\. \w.+") as told:
         loaded(folder)
@@ -288,7 +288,7 @@ UNREAD = {
 
 
 @pytest.mark.parametrize("spoil", UNREAD)
-def test_a_folder_that_is_no_text_model_is_told_by_what_it_is(spoil, folder):
+def test_folder_error_names_why_it_is_not_a_text_model(spoil, folder):
     spoil(folder)
     expected = rf"'{folder}' \([^<>]*{UNREAD[spoil]}[^<>]*\)\. (Name|Download)"
     with pytest.raises(PolicyError, match=expected):
@@ -296,7 +296,7 @@ def test_a_folder_that_is_no_text_model_is_told_by_what_it_is(spoil, folder):
 
 
 @pytest.mark.parametrize("spoil", [quantised("gptq"), of_class("BertForMaskedLM")[0]])
-def test_no_plan_is_made_of_a_model_that_cannot_be_trained(spoil, folder):
+def test_planning_rejects_untrainable_models(spoil, folder):
     spoil(folder)
     with pytest.raises(PolicyError, match=r"it is (quantized|BertForMaskedLM)"):
         config_folder(str(folder))
@@ -306,13 +306,13 @@ LACKING = {"num_hidden_layers": 3, "layer_types": None}, {"tie_word_embeddings":
 
 
 @pytest.mark.parametrize("keys", [*LACKING, {"model_type": "bert"}])
-def test_a_model_whose_files_lack_weights_is_refused(keys, folder):
+def test_model_with_missing_weights_is_rejected(keys, folder):
     write(folder, **keys)
     with pytest.raises(PolicyError, match=r"lack \d+ weights?, such as \w+\.\S+.*Name a complete"):
         loaded(folder)
 
 
-def test_whole_shards_and_a_model_with_a_few_ids_to_spare_are_taken_and_no_file_of_gguf(folder):
+def test_check_accepts_complete_shards_and_rejects_gguf_files(folder):
     shard(folder, kept=99)
     write(folder, vocab_size=105)
     check_model(str(folder))
@@ -322,7 +322,7 @@ def test_whole_shards_and_a_model_with_a_few_ids_to_spare_are_taken_and_no_file_
         check_model(str(gguf))
 
 
-def test_what_the_cache_has_half_of_is_refused_if_the_rest_cannot_be_fetched(folder, monkeypatch):
+def test_incomplete_cache_is_rejected_only_when_offline(folder, monkeypatch):
     here = str(folder / "config.json")
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: here)
     shard(folder, kept=1)
@@ -332,7 +332,7 @@ def test_what_the_cache_has_half_of_is_refused_if_the_rest_cannot_be_fetched(fol
         check_model(HUB)
 
 
-def test_a_model_without_a_chat_template_is_loaded_and_that_is_told(folder):
+def test_loading_reports_a_missing_chat_template(folder):
     told: list[str] = []
     tokenizer = loaded(folder, None, told.append).tokenizer
     tokenizer.chat_template = CHAT
@@ -341,7 +341,7 @@ def test_a_model_without_a_chat_template_is_loaded_and_that_is_told(folder):
     assert told == [f"{folder} has no chat template: prompts are plain text"]
 
 
-def test_a_model_without_an_end_of_sequence_token_is_refused(folder):
+def test_model_without_eos_token_is_rejected(folder):
     write(folder, "tokenizer_config.json", eos_token=None)
     write(folder, eos_token_id=None)
     (folder / "generation_config.json").unlink()
@@ -349,7 +349,7 @@ def test_a_model_without_an_end_of_sequence_token_is_refused(folder):
         loaded(folder)
 
 
-def test_looking_at_a_model_imports_neither_torch_nor_transformers(folder):
+def test_model_check_does_not_import_torch_or_transformers(folder):
     code = (
         "import sys; from node.policy.model_source import check_model; "
         f"check_model({str(folder)!r}); assert not {{'torch', 'transformers'}} & set(sys.modules)"

@@ -1,4 +1,4 @@
-"""Large layers multiply by oneDNN to the same numbers, in all that is done with a model."""
+"""Large layers computed by oneDNN give the same numbers as torch's layers."""
 
 import copy
 from unittest.mock import Mock
@@ -38,20 +38,20 @@ WIDTH = 512
 
 @pytest.fixture(autouse=True)
 def quicker_here(monkeypatch):
-    """What is tried must not depend on who made the processor."""
+    """Make the tests independent of the processor's vendor."""
     monkeypatch.setattr(fast_layers, "quicker", lambda: True)
 
 
-def drawn(*shape):
+def normal(*shape):
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
 
 def both(shape, biased, frozen):
-    """Product and gradients in float32 by oneDNN, and in float64 by torch."""
+    """Yield product and gradients: by oneDNN in float32, then by torch in float64."""
     for dtype, product in ((torch.float32, linear), (torch.float64, functional.linear)):
-        x = drawn(*shape, WIDTH).to(dtype).requires_grad_()
-        weight = drawn(640, WIDTH).to(dtype).requires_grad_(not frozen)
-        bias = drawn(640).to(dtype).requires_grad_(not frozen) if biased else None
+        x = normal(*shape, WIDTH).to(dtype).requires_grad_()
+        weight = normal(640, WIDTH).to(dtype).requires_grad_(not frozen)
+        bias = normal(640).to(dtype).requires_grad_(not frozen) if biased else None
         y = product(x, weight, bias)
         y.square().sum().backward()
         yield [y.detach(), x.grad, weight.grad, None if bias is None else bias.grad]
@@ -64,20 +64,20 @@ def error(found, exact):
 @pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize("frozen", [True, False])
 @pytest.mark.parametrize("shape", [(1,), (8,), (3, 50), (2, 3, 7), (130, 1)])
-def test_products_and_gradients_are_those_of_exact_arithmetic(shape, biased, frozen):
+def test_products_and_gradients_match_exact_arithmetic(shape, biased, frozen):
     for ours, exact in zip(*both(shape, biased, frozen), strict=True):
         assert ours is None if exact is None else error(ours, exact) < 1e-5
 
 
-def test_a_transposed_input_is_read_as_it_lies_and_a_small_product_is_torchs_own():
-    x, weight = drawn(WIDTH, 64).float().t(), drawn(640, WIDTH).float()
+def test_linear_supports_transposed_inputs_and_small_products():
+    x, weight = normal(WIDTH, 64).float().t(), normal(640, WIDTH).float()
     assert_close(linear(x, weight, None), functional.linear(x, weight), rtol=0, atol=1e-3)
-    x = drawn(2, WIDTH).float()
+    x = normal(2, WIDTH).float()
     assert torch.equal(linear(x, weight, None), functional.linear(x, weight))
 
 
 class Operators(TorchDispatchMode):
-    """Notes which operators run."""
+    """Records which operators run."""
 
     def __init__(self):
         super().__init__()
@@ -90,18 +90,18 @@ class Operators(TorchDispatchMode):
 
 @pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_frozen_layers_of_16_bits_multiply_all_rows_at_once_and_as_trained_ones_do(dtype, biased):
+def test_frozen_16_bit_layers_flatten_rows_and_match_trained_ones(dtype, biased):
     layer = nn.Linear(WIDTH, 24, bias=biased, dtype=dtype)
     trained, frozen = (nn.ModuleList([copy.deepcopy(layer)]) for _ in range(2))
     quicken(trained), quicken(frozen.requires_grad_(False))
     assert type(frozen[0]) is FlatLinear
-    whole = drawn(3, 50, WIDTH).to(dtype)
+    whole = normal(3, 50, WIDTH).to(dtype)
     for x in (whole, whole[:, -7:], whole[:1], whole[0], whole[0, 0]):
         with torch.no_grad(), Operators() as operators:
             found = frozen[0](x)
         assert torch.ops.aten.bmm not in operators.seen
         assert found.shape == (*x.shape[:-1], 24)
-        if biased:  # added to rounded products there
+        if biased:  # the trained layer adds it to a rounded product
             assert_close(found, trained[0](x).detach(), rtol=0.02, atol=0.02)
         else:
             assert torch.equal(found, trained[0](x))
@@ -111,7 +111,7 @@ def test_frozen_layers_of_16_bits_multiply_all_rows_at_once_and_as_trained_ones_
         assert torch.equal(inputs[0].grad, inputs[1].grad)
 
 
-def test_large_plain_layers_in_float32_change_where_that_is_quicker_and_no_others(monkeypatch):
+def test_quicken_switches_large_float32_layers_only_if_faster(monkeypatch):
     class Own(nn.Linear):
         pass
 
@@ -133,14 +133,14 @@ def wide_policy():
     return policy_of(Qwen2Config(**{**SHAPE, **sizes, **heads}), "wide", 0)
 
 
-def test_a_model_of_large_layers_is_sampled_and_learned_from_alike():
+def test_engine_and_learner_agree_with_large_layers():
     policy = wide_policy()
     assert sum(type(x) is OneDnnLinear for x in policy.model.modules()) == 10
     assert has_fused_step(policy.model, growing_cache(policy.model.config))
     check_agreement(policy)
 
 
-def test_a_models_gradients_are_those_of_plain_layers(monkeypatch):
+def test_model_gradients_match_plain_layers(monkeypatch):
     ids = torch.arange(90)[None]
     gradients = []
     for quick in (True, False):
@@ -152,7 +152,7 @@ def test_a_models_gradients_are_those_of_plain_layers(monkeypatch):
         assert_close(gradients[0][name], plain, rtol=1e-3, atol=1e-6)
 
 
-def test_adapters_go_around_large_layers():
+def test_lora_works_with_large_layers():
     peft = pytest.importorskip("peft")
     model = wide_policy().model
     adapted = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules="all-linear"))
@@ -162,7 +162,7 @@ def test_adapters_go_around_large_layers():
     assert trained and all("lora_" in name for name in trained)
 
 
-def test_the_choice_between_the_two_draws_nobodys_numbers(monkeypatch):
+def test_speed_check_does_not_change_random_state(monkeypatch):
     monkeypatch.undo()
     fast_layers.quicker.cache_clear()
     before = torch.get_rng_state()
@@ -172,18 +172,18 @@ def test_the_choice_between_the_two_draws_nobodys_numbers(monkeypatch):
 
 @pytest.mark.parametrize("rows", [1, 2, 8, 31, 200])
 @pytest.mark.parametrize("biased", [True, False])
-def test_a_matrix_that_is_laid_out_multiplies_as_exact_arithmetic_does(rows, biased, monkeypatch):
+def test_packed_matrix_products_match_exact_arithmetic(rows, biased, monkeypatch):
     monkeypatch.setattr(fast_layers, "packing_pays", lambda dtype: True)
-    x, weight, bias = drawn(rows, WIDTH), drawn(640, WIDTH), drawn(640) if biased else None
+    x, weight, bias = normal(rows, WIDTH), normal(640, WIDTH), normal(640) if biased else None
     laid_out = packed(weight.float())
     assert laid_out is not None
     ours = packed_product(x.float(), laid_out, None if bias is None else bias.float())
     assert error(ours, functional.linear(x, weight, bias)) < 1e-5
-    assert packed(drawn(64, 64).float()) is None, "small matrices are not laid out"
+    assert packed(normal(64, 64).float()) is None, "small matrices are not packed"
 
 
 @pytest.mark.parametrize("trained", [True, False])
-def test_weights_are_laid_out_for_long_completions_of_a_model_that_is_trained(trained, monkeypatch):
+def test_weights_are_packed_for_long_completions_of_trained_models(trained, monkeypatch):
     laid_out, policy = [], wide_policy()
     monkeypatch.setattr(fast_layers, "packing_pays", lambda dtype: True)
     monkeypatch.setattr(fused_decoder, "packed", lambda w: laid_out.append(w.shape) or packed(w))
@@ -199,7 +199,7 @@ def test_weights_are_laid_out_for_long_completions_of_a_model_that_is_trained(tr
     assert len(laid_out) == (11 if trained else 0)
 
 
-def test_what_this_processor_cannot_lay_out_is_left_as_it_is(monkeypatch):
+def test_packing_is_off_on_unsupported_processors(monkeypatch):
     refuse = Mock(side_effect=RuntimeError("not on this processor"))
     monkeypatch.setattr(fast_layers, "lay_out", refuse)
     fast_layers.packing_pays.cache_clear()

@@ -22,7 +22,7 @@ SHARES = {
     "tiny-working": ((0.28, 0.4), (0.4, 0.7)),
     "tiny-games": ((0.18, 0.32), (0.55, 0.9)),
 }
-"""Bounds of right answers and of informative groups."""
+"""Bounds of the shares of right answers and of informative groups."""
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +31,10 @@ def sources():
 
 
 def built(sources, *splits):
-    """The first tasks of every level."""
+    """Return the first tasks of every level."""
     levels = [(source, level) for source in sources.values() for level in range(source.levels)]
-    of = itertools.product(levels, splits, range(SEEDS))
-    return [source.build(level, seed, split) for (source, level), split, seed in of]
+    cases = itertools.product(levels, splits, range(SEEDS))
+    return [source.build(level, seed, split) for (source, level), split, seed in cases]
 
 
 @pytest.fixture(scope="module")
@@ -47,46 +47,39 @@ def policy(request):
     return loaded(request.param)
 
 
-def test_the_shape_suits_engines_that_are_made_for_large_models(policy):
+def test_shipped_model_shapes_suit_large_model_engines(policy):
     config = policy.model.config
     assert config.head_dim >= 32 and config.head_dim % 8 == 0
     assert config.vocab_size % 8 == 0 and config.vocab_size >= len(policy.tokenizer)
     assert config.architectures[0] in {"Qwen3ForCausalLM", "LlamaForCausalLM"}
 
 
-def test_a_completion_ends_with_a_token_that_is_no_padding(policy):
+def test_eos_token_differs_from_the_padding_token(policy):
     assert policy.eos_id != policy.pad_id and policy.stop_ids == (policy.eos_id,)
     assert policy.tokenizer.chat_template is None
     ids = policy.encode_completion("12<eos><pad>", stopped=False)
     assert policy.eos_id not in ids and policy.decode(ids) == "12<eos><pad>", "it stays text"
     unknown = policy.encode_completion("1\u00e92", stopped=False)
-    assert policy.decode(unknown) == "1\ufffd2", "a visible mark is left"
+    assert policy.decode(unknown) == "1\ufffd2", "a visible replacement remains"
 
 
-def test_two_architectures_two_widths_and_two_vocabularies_meet_in_a_swarm():
-    tiny, wide = map(loaded, SHIPPED[:2])
-    assert tiny.model.config.model_type != wide.model.config.model_type
-    assert tiny.model.config.hidden_size != wide.model.config.hidden_size
-    assert tiny.encoding != wide.encoding
-
-
-def test_prompts_and_answers_come_back_from_their_tokens(policy, tasks):
+def test_prompts_and_answers_round_trip_through_tokens(policy, tasks):
     for task in tasks:
         for text in (task.prompt, str(task.entry["answer"])):
             assert policy.decode(policy.encode_completion(text, stopped=False)) == text
 
 
 @pytest.mark.parametrize("name", [name for name in SHIPPED if name != "tiny-games"])
-def test_prompts_and_answers_are_short_enough_for_a_quick_round(name):
-    """Of those that were made for answers of one turn."""
-    answering, told = loaded(name), RECIPES[name].tasks
-    asked = built(told.open(), Split.TRAIN)
-    assert max(len(answering.encode_prompt(task.prompt)) for task in asked) <= 32
-    answers = (answering.encode_completion(str(t.entry["answer"]), stopped=True) for t in asked)
-    assert max(map(len, answers)) <= told.longest
+def test_prompts_and_answers_stay_within_token_limits(name):
+    """Test the models that were trained for single-turn answers."""
+    answering, spec = loaded(name), RECIPES[name].tasks
+    examples = built(spec.open(), Split.TRAIN)
+    assert max(len(answering.encode_prompt(task.prompt)) for task in examples) <= 32
+    answers = (answering.encode_completion(str(t.entry["answer"]), stopped=True) for t in examples)
+    assert max(map(len, answers)) <= spec.longest
 
 
-def test_a_right_answer_is_rewarded_and_no_answer_is_evaluated(sources, tasks):
+def test_right_answers_get_reward_without_text_evaluation(sources, tasks):
     assert not any(source.questions.evaluates_text for source in sources.values())
     for task in tasks:
         assert sources[task.ref.env].score(task, str(task.entry["answer"])) == 1.0
@@ -96,7 +89,7 @@ def test_all_models_together_stay_under_three_megabytes():
     assert sum(file.stat().st_size for file in MODELS.rglob("*") if file.is_file()) < 3_000_000
 
 
-def test_the_recipe_never_sees_a_question_that_is_held_out(tasks):
+def test_recipe_excludes_held_out_questions(tasks):
     levels = training_questions(draws=SEEDS).values()
     seen = {question.prompt for level in levels for question in level}
     held_out = {task.prompt for task in tasks if split_of(task.entry["question"]) is Split.HELDOUT}
@@ -104,15 +97,15 @@ def test_the_recipe_never_sees_a_question_that_is_held_out(tasks):
 
 
 @pytest.mark.parametrize("split", Split)
-def test_the_base_is_as_often_right_as_it_is_said_to_be(policy, split):
+def test_base_success_rates_are_within_bounds(policy, split):
     torch.manual_seed(0)
     success = measure(policy.model, policy.tokenizer, split, 32, RECIPES[policy.name].tasks)
-    found = success.rate, success.informative
-    for value, (least, most) in zip(found, SHARES[policy.name], strict=True):
+    rates = success.rate, success.informative
+    for value, (least, most) in zip(rates, SHARES[policy.name], strict=True):
         assert least < value < most
 
 
-def test_every_game_has_groups_to_learn_from_and_none_is_long():
+def test_easiest_game_levels_have_medium_success_rates():
     policy = loaded("tiny-games")
     torch.manual_seed(0)
     tasks = RECIPES["tiny-games"].tasks
@@ -122,6 +115,6 @@ def test_every_game_has_groups_to_learn_from_and_none_is_long():
     assert all(0.01 < rate < 0.7 for rate in easiest)
 
 
-def test_the_recipe_makes_the_tokenizers_that_are_shipped(policy):
-    made = make_tokenizer(RECIPES[policy.name].phrases, CONTEXT)
-    assert made.get_vocab() == policy.tokenizer.get_vocab()
+def test_recipe_reproduces_the_shipped_tokenizers(policy):
+    rebuilt = make_tokenizer(RECIPES[policy.name].phrases, CONTEXT)
+    assert rebuilt.get_vocab() == policy.tokenizer.get_vocab()

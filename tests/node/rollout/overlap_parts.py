@@ -1,4 +1,4 @@
-"""An engine of scripted lengths that runs on calls instead of time, and a node's parts over it."""
+"""An engine of scripted lengths that advances per call, and a node around it."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ from swarm.journal import Journal
 from swarm.member import Experience
 from swarm.mixture import Mixture
 from swarm.pool import Pool
-from swarm.verification import Verdict
+from swarm.verification import Scores
 from tests.support import random_policy
 
 GROUP = 2
@@ -41,17 +41,17 @@ SUMS = (("sums", 0), ("sums", 1))
 
 
 class Crash(BaseException):
-    """The process dies here."""
+    """Simulates the death of the process."""
 
 
 class VirtualEngine:
-    """Writes one token of every trajectory each time it is looked at.
+    """Samples one token of every request per poll.
 
-    A completion follows from its prompt, from how often that prompt was asked for before, and
-    from the policy's version at each token. Lengths are log-normal.
+    A completion depends on its prompt, on how often that prompt was requested before, and on the
+    policy version of each token. Lengths are log-normal.
 
     Args:
-        before: called with the name of every call.
+        before: Called with the name of each method when it is called.
     """
 
     def __init__(
@@ -97,16 +97,16 @@ class VirtualEngine:
         return done
 
     def abort(self, keys: Sequence[int]) -> None:
-        """Nothing is kept."""
+        """Do nothing: no state is kept."""
 
     def nudge(self) -> None:
-        """It never waits."""
+        """Do nothing: this engine never waits."""
 
     def pause(self) -> list[tuple[int, Tokens]]:
         self.before("pause")
-        left = [(key, trajectory.tokens) for key, (trajectory, _) in self.running.items()]
+        pending = [(key, trajectory.tokens) for key, (trajectory, _) in self.running.items()]
         self.running.clear()
-        return left
+        return pending
 
     def update(self, policy: Policy) -> None:
         self.before("update")
@@ -132,8 +132,8 @@ class VirtualEngine:
 
     def _grown(self, trajectory: SamplingRequest) -> Tokens:
         begun = trajectory.tokens
-        told = repr((trajectory.prompt, len(begun.ids), self.version, self._seed))
-        token = sha256(told.encode()).digest()[0] % len(LETTERS)
+        text = repr((trajectory.prompt, len(begun.ids), self.version, self._seed))
+        token = sha256(text.encode()).digest()[0] % len(LETTERS)
         return Tokens(
             (*begun.ids, self._policy.encode_prompt(chr(LETTERS[token]))[-1]),
             (*begun.logprobs, -2.0 - token / 8),
@@ -142,30 +142,30 @@ class VirtualEngine:
 
 
 class Teacher(Scorer):
-    """Asks a question that tells its seed, and likes one answer in two."""
+    """Verifier with the seed in its prompts; it rewards every second answer."""
 
     def prompts(self, tasks: Sequence[TaskRef]) -> list[str]:
         return [f"{task.seed % 10**9}?" for task in tasks]
 
-    def judge(self, task: TaskRef, texts: Sequence[str]) -> Verdict:
-        return Verdict("?", tuple(float(number % 2) for number in range(len(texts))))
+    def verify(self, task: TaskRef, texts: Sequence[str]) -> Scores:
+        return Scores("?", tuple(float(number % 2) for number in range(len(texts))))
 
 
 class AtOnce(Executor):
-    """Does what it is given before it returns, so that a run does not depend on time."""
+    """Runs work before ``submit`` returns, so that runs do not depend on time."""
 
     def submit(self, work, *arguments) -> Future:
         future: Future = Future()
         try:
             future.set_result(work(*arguments))
-        except Exception as error:  # noqa: BLE001 - raised again where it is asked for
+        except Exception as error:  # noqa: BLE001 - the future raises it
             future.set_exception(error)
         return future
 
 
 @dataclass
 class Parts:
-    """A node without network around a virtual or real engine."""
+    """A node without a network, around a virtual or a real engine."""
 
     policy: Policy
     engine: VirtualEngine
@@ -194,7 +194,7 @@ class Parts:
         )
 
     def begun(self, staleness: int = 1, **how: Any) -> AsyncRolloutGenerator:
-        """A source whose first update is written."""
+        """Return a source that has generated the groups of its first update."""
         source = self.overlapping(staleness, **how)
         source.generate(3, Stopwatch())
         return source
@@ -229,7 +229,7 @@ class Parts:
 def parts(
     journal: Journal, engine=VirtualEngine, teacher=None, *, version: int = 0, levels=SUMS
 ) -> Parts:
-    """Fresh parts over what the journal remembers."""
+    """Build new parts over the state in the journal."""
     policy = random_policy(hidden=32, layers=1)
     policy.version = version
     made, counters, teacher = engine(policy), Counters(), teacher or Teacher()

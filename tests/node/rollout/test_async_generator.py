@@ -1,4 +1,4 @@
-"""Rounds whose groups are written beside them: age, order, conservation, crashes."""
+"""Async rounds: staleness, order, conservation of groups, and crashes."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +18,7 @@ from node.errors import NodeError
 from node.monitor.record import Stopwatch
 from node.rollout.group_writer import UnfinishedGroups
 from swarm.journal import MEMORY, Journal
-from swarm.verification import CRASHED, JudgeRefused
+from swarm.verification import CRASHED, VerifierError
 from tests.node.rollout.overlap_parts import GROUP, AtOnce, Crash, Teacher, VirtualEngine, parts
 
 BOTH = pytest.mark.parametrize("overlapping", [False, True])
@@ -35,7 +35,7 @@ def made(journal):
 
 
 class Deferred(TransformersEngine):
-    """The real engine: what is submitted is written when it is looked at."""
+    """The real engine, but it generates submitted requests when it is polled."""
 
     def __init__(self, policy):
         super().__init__(policy, seed=3)
@@ -53,14 +53,14 @@ class Deferred(TransformersEngine):
         return list(zip([t.key for t in asked], chain(*samples), strict=True))
 
     def nudge(self):
-        """It never waits."""
+        """Do nothing: this engine never waits."""
 
     def pause(self):
         return []
 
 
 def unfinished(made):
-    """What is kept of completions that go on, the oldest groups first."""
+    """Return the tokens of unfinished completions, oldest groups first."""
     kept = [turns for g in made.unfinished.groups() for _, turns in sorted(g.kept.items())]
     return [turn.tokens for turns in kept for turn in turns if turn.finish is None]
 
@@ -70,28 +70,28 @@ def fresh(engine):
 
 
 @pytest.mark.parametrize("engine", [VirtualEngine, Deferred])
-def test_without_staleness_the_rounds_are_those_of_the_alternate_schedule(engine):
+def test_zero_staleness_matches_the_sync_schedule(engine):
     traces = []
     for overlapping in (False, True):
         made = fresh(engine)
         rounds = made.rounds(made.overlapping(0) if overlapping else made.tasks)
         for _ in range(4):
             rounds.step()
-        told = [(o.round, o.policy_step, o.own, o.update) for o in made.outcomes]
+        told = [(o.round, o.policy_step, o.local, o.update) for o in made.outcomes]
         traces.append((told, made.published))
     assert traces[0] == traces[1]
 
 
 @pytest.mark.parametrize(("engine", "wide"), [(VirtualEngine, True), (Deferred, False)])
-def test_an_engine_whose_log_probs_are_not_the_learners_is_noticed(engine, wide, caplog):
+def test_logprob_mismatch_is_counted_and_logged(engine, wide, caplog):
     made = fresh(engine)
     made.rounds(made.tasks).step()
-    assert ("engine_gaps" in made.counters.snapshot()) == wide
+    assert ("logprob_mismatches" in made.counters.snapshot()) == wide
     assert ("differ from the learner's" in caplog.text) == wide
 
 
 class Off(Deferred):
-    """Says of every token that it is 0.1 nats more probable than it is."""
+    """Reports each token as 0.1 nats more probable than it is."""
 
     def generate(self, prompts, n, sampling):
         return [[self._off(each) for each in row] for row in super().generate(prompts, n, sampling)]
@@ -103,47 +103,47 @@ class Off(Deferred):
 
 @BOTH
 @pytest.mark.parametrize(("engine", "gap", "alarms"), [(Deferred, 0.0, 0), (Off, 0.1, 4)])
-def test_an_engine_is_compared_with_the_learner_in_every_round(engine, gap, alarms, overlapping):
-    """Also where no update has a token of the version that it begins with, but for the first."""
+def test_every_round_compares_engine_and_learner_logprobs(engine, gap, alarms, overlapping):
+    """Later updates may have no token of their first version; the first always has."""
     made = fresh(engine)
     rounds = made.rounds(made.overlapping(1) if overlapping else made.tasks)
     updates = [rounds.step().update for _ in range(4)]
     assert [update.staleness[0] > 0 for update in updates[1:]] == 3 * [not overlapping]
-    assert [update.engine_gap for update in updates] == pytest.approx(4 * [gap], abs=1e-4)
-    assert made.counters.snapshot().get("engine_gaps", 0) == alarms
+    assert [update.logprob_mismatch for update in updates] == pytest.approx(4 * [gap], abs=1e-4)
+    assert made.counters.snapshot().get("logprob_mismatches", 0) == alarms
 
 
-def test_an_engine_of_which_nothing_new_has_come_in_is_not_said_to_agree(journal):
-    """Its completions are of the first version; the alarm is for what was measured."""
+def test_mismatch_is_unknown_without_new_engine_samples(journal):
+    """All completions are of the first version; only the first round raises an alarm."""
     made = parts(journal, Off)
     rounds = made.rounds(made.overlapping(1))
     rounds.step()
     made.engine.poll = lambda seconds: []
-    assert rounds.step().update.engine_gap is None
-    assert made.counters.snapshot() == {"engine_gaps": 1}
+    assert rounds.step().update.logprob_mismatch is None
+    assert made.counters.snapshot() == {"logprob_mismatches": 1}
 
 
 @pytest.mark.parametrize(("staleness", "share"), [(1, 0.0), (3, 0.0), (1, 1.0), (2, 0.5)])
-def test_nothing_an_update_takes_is_older_than_the_bound(made, staleness, share):
+def test_updates_never_exceed_the_staleness_bound(made, staleness, share):
     rounds = made.rounds(made.overlapping(staleness, oversample=share))
     ages, mixed = set(), 0
     for _ in range(12):
         outcome = rounds.step()
-        assert len(outcome.own) == 3
-        done = [completion for group in outcome.own for completion in group.group.completions]
+        assert len(outcome.local) == 3
+        done = [completion for group in outcome.local for completion in group.group.completions]
         for versions in (segment.tokens.versions for each in done for segment in each.segments):
             assert list(versions) == sorted(versions)
             ages.add(outcome.policy_step - 1 - versions[0])
             mixed += versions[0] != versions[-1]
     assert max(ages) <= staleness
-    if share:  # else it depends on how long an update takes
+    if share:  # otherwise it depends on the duration of an update
         assert max(ages) == staleness
-        assert mixed, "some completions were gone on with by a later policy"
+        assert mixed, "a later policy continued some completions"
 
 
 @pytest.mark.parametrize("sleep_mode", [False, True])
 @pytest.mark.parametrize("fails", [False, True], ids=["learns", "fails after its first step"])
-def test_an_engine_in_sleep_mode_rests_in_an_update_and_has_its_weights(journal, sleep_mode, fails):
+def test_sleep_mode_engine_sleeps_in_updates_and_gets_weights(journal, sleep_mode, fails):
     calls: list[str] = []
     made = parts(journal, lambda policy: VirtualEngine(policy, calls.append))
     rounds, learn = made.rounds(made.tasks, sleep_mode=sleep_mode), made.learner.update
@@ -163,7 +163,7 @@ def test_an_engine_in_sleep_mode_rests_in_an_update_and_has_its_weights(journal,
     assert calls == 2 * [*(["sleep"] if sleep_mode else []), "learn", "update"]
 
 
-def test_unfinished_completions_are_kept_while_the_policy_learns_and_resumed_first(made):
+def test_unfinished_completions_pause_in_updates_and_resume_first(made):
     source = made.overlapping(2, oversample=1.0)
     for _ in range(6):
         source.generate(3, Stopwatch())
@@ -171,16 +171,16 @@ def test_unfinished_completions_are_kept_while_the_policy_learns_and_resumed_fir
         assert not made.engine.running
         resumed = len(made.engine.submitted)
         source.beside(lambda: None)
-        assert len(made.engine.submitted) == resumed, "the engine stands still beside the work"
+        assert len(made.engine.submitted) == resumed, "the engine is idle during the work"
     assert kept
     before = len(made.engine.submitted)
     source.generate(3, Stopwatch())
     again = made.engine.submitted[before:]
     assert [t.tokens for t in again if t.tokens.ids] == [begun for begun in kept if begun.ids]
-    assert [t.key for t in again] == sorted(t.key for t in again), "the oldest groups first"
+    assert [t.key for t in again] == sorted(t.key for t in again), "oldest groups first"
 
 
-def test_generation_and_scoring_go_on_beside_the_update(journal):
+def test_generation_and_scoring_run_during_the_update(journal):
     made, quiet = parts(journal), threading.Event()
     source, look = made.begun(), made.engine.poll
     left = [ticket for ticket in range(6) if ticket in made.window.running]
@@ -193,24 +193,24 @@ def test_generation_and_scoring_go_on_beside_the_update(journal):
 
     made.engine.poll = poll
     assert left
-    assert source.beside(lambda: quiet.wait(20)), "all were scored before the update was over"
+    assert source.beside(lambda: quiet.wait(20)), "all groups are scored before the update ends"
 
 
 class SlowTeacher(Teacher):
-    """Thinks about its first answers until it is told to go on."""
+    """Blocks in its first verification until ``go_on`` is set."""
 
     def __init__(self):
         self.go_on = threading.Event()
         self.slow: int | None = None
 
-    def judge(self, task, texts):
+    def verify(self, task, texts):
         if self.slow is None:
             self.slow = task.seed
             assert self.go_on.wait(20)
-        return super().judge(task, texts)
+        return super().verify(task, texts)
 
 
-def test_a_task_that_is_slow_to_score_delays_no_other(journal):
+def test_slow_scoring_does_not_delay_other_tasks(journal):
     teacher = SlowTeacher()
     made = parts(journal, teacher=teacher)
     source = made.overlapping(2, threads=ThreadPoolExecutor(2))
@@ -219,22 +219,22 @@ def test_a_task_that_is_slow_to_score_delays_no_other(journal):
     assert slow in made.window.running
     teacher.go_on.set()
     late = source.generate(3, Stopwatch())
-    assert slow in {group.group.index for group in late}, "it is due, and waited for"
+    assert slow in {group.group.index for group in late}, "the update waits for a due group"
 
 
 class Moody(Teacher):
-    """Cannot build or score what it is asked, every other time."""
+    """Fails in every other verification, from the first on."""
 
     calls = 0
 
-    def judge(self, *args, **kwargs):
+    def verify(self, *args, **kwargs):
         self.calls += 1
         if self.calls % 2:
-            raise JudgeRefused(CRASHED, "in a bad mood")
-        return super().judge(*args, **kwargs)
+            raise VerifierError(CRASHED, "in a bad mood")
+        return super().verify(*args, **kwargs)
 
 
-def test_groups_that_cannot_be_scored_leave_their_place_empty_and_are_used_by_none(journal):
+def test_unscorable_groups_leave_their_slot_empty_and_stay_unused(journal):
     made, seen = parts(journal, teacher=Moody(), version=7), []
     made.tasks.sampler.observe = lambda _, rewards: seen.append(rewards)
     source = made.overlapping(0, version=7)
@@ -247,7 +247,7 @@ def test_groups_that_cannot_be_scored_leave_their_place_empty_and_are_used_by_no
     assert not made.unfinished.groups()
 
 
-def test_a_failed_update_is_raised_and_the_next_round_goes_on(journal):
+def test_failed_update_raises_and_the_next_round_works(journal):
     source = parts(journal).begun()
     with pytest.raises(ZeroDivisionError):
         source.beside(lambda: 1 // 0)
@@ -255,7 +255,7 @@ def test_a_failed_update_is_raised_and_the_next_round_goes_on(journal):
 
 
 def failing(made, error):
-    """Let the engine fail from now on; set as soon as it has."""
+    """Make the engine fail from now on; return an event that is set when it fails."""
     failed = threading.Event()
 
     def poll(seconds):
@@ -266,7 +266,7 @@ def failing(made, error):
     return failed
 
 
-def test_an_update_counts_when_generation_fails_beside_it(made, caplog):
+def test_update_succeeds_if_generation_fails_meanwhile(made, caplog):
     source, whole = made.begun(), made.engine.poll
     failed = failing(made, OSError("no more files"))
     assert source.beside(lambda: failed.wait(20) and "learned") == "learned"
@@ -279,7 +279,7 @@ def test_an_update_counts_when_generation_fails_beside_it(made, caplog):
 
 
 class Poisoned(Teacher):
-    """One of its tasks cannot be built, today as tomorrow."""
+    """Verifier that can never build one of its tasks."""
 
     def __init__(self):
         self.asked: dict[int, None] = {}
@@ -287,12 +287,12 @@ class Poisoned(Teacher):
     def prompts(self, tasks):
         self.asked.update(dict.fromkeys(task.seed for task in tasks))
         if list(self.asked)[1] in [task.seed for task in tasks]:
-            raise JudgeRefused(CRASHED, "this one cannot be built")
+            raise VerifierError(CRASHED, "this one cannot be built")
         return super().prompts(tasks)
 
 
 @BOTH
-def test_a_task_that_cannot_be_built_is_left_out_and_takes_no_other_with_it(journal, overlapping):
+def test_unbuildable_task_is_skipped_without_losing_others(journal, overlapping):
     made = parts(journal, teacher=Poisoned())
     source = made.overlapping(1) if overlapping else made.tasks
     assert [len(source.generate(3, Stopwatch())) for _ in range(3)] == [2, 3, 3]
@@ -300,9 +300,9 @@ def test_a_task_that_cannot_be_built_is_left_out_and_takes_no_other_with_it(jour
 
 
 @BOTH
-def test_a_verifier_that_can_build_nothing_ends_the_run(journal, overlapping):
+def test_run_ends_if_the_verifier_builds_no_tasks(journal, overlapping):
     gone = Teacher()
-    gone.prompts = Mock(side_effect=JudgeRefused(CRASHED, "the file is gone"))
+    gone.prompts = Mock(side_effect=VerifierError(CRASHED, "the file is gone"))
     made = parts(journal, teacher=gone)
     rounds = made.rounds(made.overlapping(1) if overlapping else made.tasks)
     told = "no task can be generated" if overlapping else r"3 rounds failed.*none of 15 tasks"
@@ -318,7 +318,7 @@ def test_a_verifier_that_can_build_nothing_ends_the_run(journal, overlapping):
         (OSError("engine"), NodeError("update", None, ""), "update"),
     ],
 )
-def test_if_generation_and_update_both_fail_both_are_told(made, engine, update, raised, caplog):
+def test_failed_generation_and_update_are_both_shown(made, engine, update, raised, caplog):
     source = made.begun()
     failed = failing(made, engine)
 
@@ -333,7 +333,7 @@ def test_if_generation_and_update_both_fail_both_are_told(made, engine, update, 
     assert f"both generation and the update failed: {told[1]}" in caplog.text
 
 
-def test_a_stopped_node_goes_on_with_what_it_had_begun(made, journal):
+def test_restarted_node_resumes_unfinished_groups(made, journal):
     made.begun().close()
     kept = {group.task.index for group in made.unfinished.groups()}
     begun = [tokens for tokens in unfinished(made) if tokens.ids]
@@ -343,7 +343,7 @@ def test_a_stopped_node_goes_on_with_what_it_had_begun(made, journal):
     assert [t.tokens for t in again.engine.submitted if t.tokens.ids] == begun
 
 
-def test_groups_of_tasks_that_are_no_longer_practised_are_dropped_and_counted(made, journal):
+def test_groups_of_removed_tasks_are_dropped_and_counted(made, journal):
     made.begun()
     left = [group.task.ref.level for group in made.unfinished.groups()]
     again = parts(journal)
@@ -358,10 +358,10 @@ def test_groups_of_tasks_that_are_no_longer_practised_are_dropped_and_counted(ma
     st.sampled_from([(0, 0.0), (1, 0.0), (1, 1.0), (2, 0.5)]),
     st.integers(0, 3),
 )
-def test_a_crash_at_any_point_loses_no_group_and_trains_on_none_twice(
+def test_crash_neither_loses_a_group_nor_trains_on_one_twice(
     tmp_path_factory, points, schedule, back
 ):
-    """Restored checkpoints lie up to three updates back."""
+    """Restored checkpoints are up to three updates old."""
     path, (staleness, share) = tmp_path_factory.mktemp("crash") / "journal.sqlite", schedule
     done, trained, filtered = 0, [], 0
     for point in [*points, 1 << 30]:
@@ -379,7 +379,7 @@ def test_a_crash_at_any_point_loses_no_group_and_trains_on_none_twice(
         with suppress(Crash):
             while rounds.round < done + 3:
                 rounds.step()
-        trained += [g.key for o in made.outcomes for g in o.own]
+        trained += [g.key for o in made.outcomes for g in o.local]
         filtered += sum(n for name, n in made.counters.snapshot().items() if "filtered" in name)
         buffered = {(g.task.epoch, g.task.index) for g in kept.groups()}
         ((started,),) = journal.read("SELECT coalesce(max(next), 0) FROM draws")
@@ -391,7 +391,7 @@ def test_a_crash_at_any_point_loses_no_group_and_trains_on_none_twice(
         assert started == len(used) + len(buffered) + filtered
 
 
-def test_groups_that_are_too_old_after_a_restart_are_dropped_counted_and_not_written(made, journal):
+def test_stale_groups_are_dropped_after_restart_and_not_resumed(made, journal):
     made.begun(2).close()
     left = made.unfinished.groups()
     old = {group.ticket for group in left}
@@ -404,7 +404,7 @@ def test_groups_that_are_too_old_after_a_restart_are_dropped_counted_and_not_wri
     assert not questions & {trajectory.prompt for trajectory in again.engine.submitted}
 
 
-def test_an_engine_that_is_gone_ends_the_run_though_the_update_went_well(made):
+def test_dead_engine_ends_the_run_despite_a_successful_update(made):
     source = made.begun()
     gone = failing(made, NodeError("the engine's process ended", None, "See node.log."))
     with pytest.raises(NodeError, match="process ended"):
@@ -412,7 +412,7 @@ def test_an_engine_that_is_gone_ends_the_run_though_the_update_went_well(made):
     assert made.counters.snapshot() == {}
 
 
-def test_a_group_whose_scoring_failed_is_scored_again(made):
+def test_failed_group_scoring_is_retried(made):
     errors = chain([OSError("no more processes")], repeat(DEFAULT))
     made.tasks.score = Mock(wraps=made.tasks.score, side_effect=errors)
     source = made.overlapping(0)
@@ -421,7 +421,7 @@ def test_a_group_whose_scoring_failed_is_scored_again(made):
     assert len(source.generate(3, Stopwatch())) == 3
 
 
-def test_whatever_is_waited_for_wakes_whoever_waits_for_the_engine(journal):
+def test_verifier_results_wake_the_engine_wait(journal):
     made, waited, woken = parts(journal), [], []
     made.engine.nudge = lambda: woken.append(None)
     score, prompts = made.tasks.score, made.tasks.prompts
@@ -434,7 +434,7 @@ def test_whatever_is_waited_for_wakes_whoever_waits_for_the_engine(journal):
     assert len(woken) == len(waited) + 1
 
 
-def test_closing_lets_go_of_the_threads_that_wait_for_the_verifier(journal):
+def test_close_shuts_down_verifier_threads_without_waiting(journal):
     threads, told = AtOnce(), []
     threads.shutdown = lambda **how: told.append(how)
     parts(journal).overlapping(1, threads=threads).close()

@@ -17,14 +17,14 @@ from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.groups import Split, TaskRef
 from swarm.journal import MEMORY, Journal
-from swarm.verification import CRASHED, JudgeRefused, Verdict
+from swarm.verification import CRASHED, Scores, VerifierError
 from tests.support import random_policy
 
 LONG = 600
 
 
 class Teacher(Scorer):
-    """Asks one short question and then one that is too long, in turn; likes every answer."""
+    """Alternates short prompts and prompts that are too long; rewards every answer."""
 
     def __init__(self, lengths=(5, LONG)):
         self._lengths = lengths
@@ -32,8 +32,8 @@ class Teacher(Scorer):
     def prompts(self, tasks):
         return ["?" * self._lengths[n % len(self._lengths)] for n in range(len(tasks))]
 
-    def judge(self, task, texts):
-        return Verdict("?", (1.0,) * len(texts))
+    def verify(self, task, texts):
+        return Scores("?", (1.0,) * len(texts))
 
 
 def generator(teacher, counters, **changes):
@@ -62,40 +62,40 @@ def evaluated(teacher, counters, *samples):
     ("lengths", "indexes", "counter"),
     [((5, LONG), [0, 2], "own_prompts_too_long"), ((0, 5), [1, 3], "own_prompts_empty")],
 )
-def test_a_task_whose_prompt_is_empty_or_too_long_is_omitted_and_counted(lengths, indexes, counter):
+def test_tasks_with_empty_or_long_prompts_are_skipped_and_counted(lengths, indexes, counter):
     counters = Counters()
     groups = generator(Teacher(lengths), counters).generate(4, Stopwatch())
     assert [g.group.index for g in groups] == indexes and counters.snapshot() == {counter: 2}
 
 
-def test_a_policy_that_no_prompt_fits_is_refused_with_both_lengths(caplog):
-    made = generator(Teacher((LONG, LONG + 7)), Counters())
+def test_error_gives_both_lengths_if_no_prompt_fits(caplog):
+    source = generator(Teacher((LONG, LONG + 7)), Counters())
     for _ in range(MANY_UNFIT - 1):
-        assert made.generate(1, Stopwatch()) == []
-    told = r"9 in a row have 600 to 607 .*context 512\. Choose a model"
-    with pytest.raises(NodeError, match=told):
-        made.generate(2, Stopwatch())
+        assert source.generate(1, Stopwatch()) == []
+    pattern = r"9 in a row have 600 to 607 .*context 512\. Choose a model"
+    with pytest.raises(NodeError, match=pattern):
+        source.generate(2, Stopwatch())
     generator(Teacher((5, LONG, LONG + 7)), Counters()).generate(3, Stopwatch())
     assert f"2 of 3 prompts, of up to {LONG + 7} tokens: they do not fit" in caplog.text
 
 
-def test_long_prompts_now_and_then_end_nothing_however_few_are_asked_at_a_time():
+def test_occasional_long_prompts_do_not_end_generation():
     class Moody(Teacher):
-        """Asks questions that are too long and short ones, a call of each in turn."""
+        """Alternates prompts that are too long and short ones, from call to call."""
 
         def prompts(self, tasks):
             self._lengths = self._lengths[::-1]
             return ["?" * self._lengths[0]] * len(tasks)
 
     counters = Counters()
-    made = generator(Moody(), counters)
-    groups = [group for _ in range(2 * MANY_UNFIT) for group in made.generate(1, Stopwatch())]
+    source = generator(Moody(), counters)
+    groups = [group for _ in range(2 * MANY_UNFIT) for group in source.generate(1, Stopwatch())]
     assert len(groups) == MANY_UNFIT
     assert counters.snapshot() == {"own_prompts_too_long": MANY_UNFIT}
 
 
 class Strict(Teacher):
-    """Can build some of its tasks only."""
+    """Can build only some of its tasks."""
 
     def __init__(self, seeds):
         super().__init__((5,))
@@ -103,11 +103,11 @@ class Strict(Teacher):
 
     def prompts(self, tasks):
         if not {task.seed for task in tasks} <= {*self._seeds}:
-            raise JudgeRefused(CRASHED, "this one cannot be built")
+            raise VerifierError(CRASHED, "this one cannot be built")
         return super().prompts(tasks)
 
 
-def test_a_held_out_task_that_does_not_fit_or_cannot_be_built_is_unsolved_and_counted():
+def test_unfit_or_unbuilt_heldout_tasks_count_as_unsolved():
     assert evaluated(Teacher(), Counters()).rewards == ((1.0,), (0.0,), (1.0,), (0.0,))
     counters = Counters()
     evaluation = evaluated(Strict((0, 2, 3)), counters, 2)
@@ -123,36 +123,36 @@ class Failing(Teacher):
         super().__init__((5,))
         self._seeds = seeds
 
-    def judge(self, task, texts):
+    def verify(self, task, texts):
         if task.seed in self._seeds:
-            raise JudgeRefused(CRASHED, "this one cannot be scored")
-        return super().judge(task, texts)
+            raise VerifierError(CRASHED, "this one cannot be scored")
+        return super().verify(task, texts)
 
 
-def test_a_held_out_task_that_cannot_be_scored_is_unsolved_and_counted():
+def test_unscored_heldout_task_counts_as_unsolved():
     counters = Counters()
     evaluation = evaluated(Failing((1,)), counters, 2)
     assert evaluation.rewards == ((1.0, 1.0), (0.0, 0.0), (1.0, 1.0), (1.0, 1.0))
     assert (evaluation.unbuilt, evaluation.means) == (1, (1.0, None, 1.0, 1.0))
     assert counters.snapshot() == {"heldout_unbuilt{reason=crashed}": 1}
-    with pytest.raises(JudgeRefused, match="this one cannot be scored"):
+    with pytest.raises(VerifierError, match="this one cannot be scored"):
         evaluated(Failing(range(4)), Counters())
 
 
-def test_where_no_task_can_be_built_neither_evaluation_nor_generation_goes_on():
-    """However few are asked for at a time."""
-    with pytest.raises(JudgeRefused, match="none of 4 tasks"):
+def test_evaluation_and_generation_fail_if_no_task_can_be_built():
+    """The number of tasks per call does not matter."""
+    with pytest.raises(VerifierError, match="none of 4 tasks"):
         evaluated(Strict(()), Counters())
-    with pytest.raises(JudgeRefused, match="none of 8 tasks"):
+    with pytest.raises(VerifierError, match="none of 8 tasks"):
         generator(Strict(()), Counters()).generate(MANY_UNBUILT, Stopwatch())
-    made = generator(Strict(()), Counters())
-    assert [made.generate(1, Stopwatch()) for _ in range(MANY_UNBUILT - 1)] == [[]] * 7
-    with pytest.raises(JudgeRefused, match="none of 8 tasks"):
-        made.generate(1, Stopwatch())
+    source = generator(Strict(()), Counters())
+    assert [source.generate(1, Stopwatch()) for _ in range(MANY_UNBUILT - 1)] == [[]] * 7
+    with pytest.raises(VerifierError, match="none of 8 tasks"):
+        source.generate(1, Stopwatch())
 
 
 class Noting(TaskSampler):
-    """Takes its levels in turn, and notes how groups went."""
+    """Cycles through its levels, and records the results of groups."""
 
     def __init__(self):
         super().__init__([("sums", 0), ("sums", 1), ("products", 0)], {}, random.Random(0))
@@ -163,7 +163,7 @@ class Noting(TaskSampler):
 
 
 class Asking(Teacher):
-    """Notes what it is asked, builds no products and scores no task whose seed is told."""
+    """Records requests; cannot build ``products``, or score tasks of ``lost`` seeds."""
 
     def __init__(self):
         super().__init__((5,))
@@ -171,30 +171,30 @@ class Asking(Teacher):
 
     def prompts(self, tasks):
         if any(task.env == "products" for task in tasks):
-            raise JudgeRefused(CRASHED, "no products today")
+            raise VerifierError(CRASHED, "no products today")
         self.built += tasks
         return super().prompts(tasks)
 
-    def judge(self, task, texts):
+    def verify(self, task, texts):
         self.scored.append((task, len(texts)))
         if task.seed in self.lost:
-            raise JudgeRefused(CRASHED, "it hangs")
-        return Verdict("?", tuple(float(n) for n in range(len(texts))))
+            raise VerifierError(CRASHED, "it hangs")
+        return Scores("?", tuple(float(n) for n in range(len(texts))))
 
 
-def test_a_group_is_what_its_task_says_and_its_seed_follows_from_it(caplog):
+def test_group_seeds_follow_from_author_time_slot_and_index(caplog):
     author, clock = b"\x07" * 32, VirtualClock(6000.0)
     sampler, teacher, counters = Noting(), Asking(), Counters()
-    asked_for = {"author": author, "sampler": sampler, "clock": clock, "group_size": 3}
-    made = generator(teacher, counters, **asked_for)
+    options = {"author": author, "sampler": sampler, "clock": clock, "group_size": 3}
+    source = generator(teacher, counters, **options)
     epoch = epoch_of(clock.time(), 60.0)
     teacher.lost = {task_seed(author, epoch, index) for index in range(4)}
-    groups = [each.group for each in made.generate(12, Stopwatch())]
-    drawn = {TaskRef(g.env, g.level, task_seed(author, g.epoch, g.index)) for g in groups}
+    groups = [each.group for each in source.generate(12, Stopwatch())]
+    sampled = {TaskRef(g.env, g.level, task_seed(author, g.epoch, g.index)) for g in groups}
     assert {g.epoch for g in groups} == {epoch} and {g.level for g in groups} == {0, 1}
     assert all(len(g.completions) == 3 and g.rewards == (0.0, 1.0, 2.0) for g in groups)
     assert sampler.seen == [((g.env, g.level), g.rewards) for g in groups]
-    unscored = {task.seed for task, _ in teacher.scored if task not in drawn}
+    unscored = {task.seed for task, _ in teacher.scored if task not in sampled}
     assert unscored and unscored <= teacher.lost
     assert {count for *_, count in teacher.scored} == {3}
     assert {task.split for task in teacher.built} == {Split.TRAIN}

@@ -1,4 +1,4 @@
-"""Trajectories are written and answered while the policy learns, and survive a stop."""
+"""Trajectories are sampled and answered during updates, and survive a restart."""
 
 from concurrent.futures import Future
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.recipe.local_judge import LocalJudge
+from experiments.recipe.local_verifier import LocalVerifier
 from experiments.virtual_clock import VirtualClock
 from node.engines.engine import Sampling, SamplingRequest
 from node.engines.transformers.engine import TransformersEngine
@@ -14,16 +14,16 @@ from node.environments import games
 from node.learner.batches import TrainingCompletion
 from node.monitor.record import Stopwatch
 from node.rollout.group_writer import TurnPlace, UnfinishedGroups, UnfinishedTurn
-from node.rollout.groups import OwnTask
+from node.rollout.groups import LocalTask
 from node.tasks.scorer import Move, Moved, settled
 from protocol.rollout import Finish, Tokens, Writer
 from swarm.groups import TaskRef
 from swarm.journal import MEMORY, Journal
-from swarm.verification import CRASHED, JudgeRefused
+from swarm.verification import CRASHED, VerifierError
 from tests.node.environments.parts import FOR_TESTS, spec
 from tests.node.rollout.overlap_parts import LIMITS, parts
 
-TASKS = [OwnTask(TaskRef("sums", n, (1 << 63) - 1 - n), epoch=7, index=n) for n in range(3)]
+TASKS = [LocalTask(TaskRef("sums", n, (1 << 63) - 1 - n), epoch=7, index=n) for n in range(3)]
 
 TOKEN = st.tuples(st.integers(0, 2**32 - 1), st.floats(-1e4, 0, width=32), st.integers(0, 2**31))
 begun_texts = st.lists(TOKEN, max_size=20).map(
@@ -44,7 +44,7 @@ def unfinished(journal):
 
 
 @given(begun_texts, st.sampled_from([None, *Finish]))
-def test_what_is_written_comes_back_to_the_last_bit(begun, finish):
+def test_unfinished_turns_round_trip_exactly(begun, finish):
     unfinished = UnfinishedGroups(Journal(MEMORY, VirtualClock(0.0)))
     unfinished.begin(enumerate(TASKS), 5)
     unfinished.write([(TurnPlace(1, 3), UnfinishedTurn(begun, finish))])
@@ -53,7 +53,7 @@ def test_what_is_written_comes_back_to_the_last_bit(begun, finish):
     assert [k.kept for k in kept] == [{}, {3: (UnfinishedTurn(begun, finish),)}, {}]
 
 
-def test_taken_groups_are_used_and_dropped_ones_are_gone(unfinished, journal):
+def test_taken_groups_are_used_and_dropped_ones_deleted(unfinished, journal):
     turn = UnfinishedTurn(Tokens((1,), (-1.0,), (5,)))
     unfinished.write([(TurnPlace(t, 0), turn) for t in range(3)])
     unfinished.take([0, 2], 9)
@@ -63,7 +63,7 @@ def test_taken_groups_are_used_and_dropped_ones_are_gone(unfinished, journal):
     assert used == [(b"", 7, 0, 9, 0), (b"", 7, 2, 9, 0)]
 
 
-def test_going_back_to_a_policy_strikes_off_what_later_ones_wrote_and_what_followed_it(unfinished):
+def test_rewind_removes_later_policy_tokens_and_following_turns(unfinished):
     early, late = Tokens((1, 2), (-1.0, -2.0), (3, 3)), Tokens((3, 4), (-1.0, -2.0), (3, 4))
     lower, cut = UnfinishedTurn(early, Finish.STOP, "lower"), UnfinishedTurn(late.first(1))
     written = {
@@ -84,11 +84,11 @@ def test_going_back_to_a_policy_strikes_off_what_later_ones_wrote_and_what_follo
     assert [kept.version for kept in unfinished.groups()] == [2, 2, 2]
 
 
-class Judge(LocalJudge):
-    """Plays environments, and notes every turn.
+class Verifier(LocalVerifier):
+    """Plays environments, and records every turn.
 
     Attributes:
-        hold: names of environments that do not answer yet.
+        hold: Names of environments that do not answer yet.
     """
 
     def __init__(self):
@@ -115,24 +115,24 @@ class Judge(LocalJudge):
 
 
 @pytest.fixture
-def judge(monkeypatch):
+def verifier(monkeypatch):
     monkeypatch.setattr(games, "SHIPPED", {**games.SHIPPED, **FOR_TESTS})
     monkeypatch.setattr("node.tasks.sources.environments.SHIPPED", games.SHIPPED)
-    return Judge()
+    return Verifier()
 
 
 def engine(policy):
-    """Writes what is polled for; every third token ends a turn."""
+    """Return a real engine; every third token ends a turn."""
     policy.stop_ids = tuple(range(0, policy.vocabulary, 3))
     return TransformersEngine(policy, seed=0)
 
 
-def playing(journal, judge, *names):
-    return parts(journal, engine, judge, levels=[(name, 0) for name in names])
+def playing(journal, verifier, *names):
+    return parts(journal, engine, verifier, levels=[(name, 0) for name in names])
 
 
 def check(made, groups):
-    """That groups are what environments make of their turns, and what the policy read."""
+    """Check that groups match their environments' turns and the policy's inputs."""
     for group in groups:
         for done, training in zip(group.group.completions, group.training.completions, strict=True):
             assert done.alternates and len(done.segments) <= 2 * LIMITS.turns
@@ -150,8 +150,8 @@ def written(source, updates):
     return [group for _ in range(updates) for group in source.generate(3, Stopwatch())]
 
 
-def test_groups_of_environments_fill_updates_and_each_is_replayed(journal, judge):
-    made = playing(journal, judge, "echo", "drawing")
+def test_environment_groups_fill_updates_and_match_replays(journal, verifier):
+    made = playing(journal, verifier, "echo", "drawing")
     groups = written(made.overlapping(1), 4)
     assert len(groups) == 12 and not made.counters.snapshot()
     check(made, groups)
@@ -159,8 +159,8 @@ def test_groups_of_environments_fill_updates_and_each_is_replayed(journal, judge
     assert {sum(s.writer is Writer.POLICY for s in each.segments) for each in done} >= {1, 2, 3}
 
 
-def test_what_a_play_that_failed_has_left_in_the_engine_is_halted_with_the_rest(journal, judge):
-    made = playing(journal, judge, "echo")
+def test_close_removes_stray_requests_from_the_engine(journal, verifier):
+    made = playing(journal, verifier, "echo")
     source = made.overlapping(1)
     source.generate(1, Stopwatch())
     stray = SamplingRequest(1_000_000, (1, 2, 3), stream=1, lasts=True)
@@ -169,21 +169,21 @@ def test_what_a_play_that_failed_has_left_in_the_engine_is_halted_with_the_rest(
     assert made.engine.pause() == []
 
 
-def test_a_trajectory_that_waits_for_its_environment_holds_up_no_other(journal, judge):
-    judge.hold = frozenset({"drawing"})
-    made = playing(journal, judge, "echo", "drawing")
+def test_waiting_for_one_environment_does_not_block_others(journal, verifier):
+    verifier.hold = frozenset({"drawing"})
+    made = playing(journal, verifier, "echo", "drawing")
     source = made.overlapping(4)
-    assert {group.group.env for group in written(source, 1)} == {"echo"} and judge.held
-    judge.let_go()
+    assert {group.group.env for group in written(source, 1)} == {"echo"} and verifier.held
+    verifier.let_go()
     later = written(source, 3)
     assert "drawing" in {group.group.env for group in later}
     check(made, later)
 
 
-def test_a_stop_between_two_turns_goes_on_with_the_next_and_spells_nothing_again(journal, judge):
-    made = playing(journal, judge, "echo", "drawing")
+def test_restart_resumes_at_the_next_turn_without_resampling(journal, verifier):
+    made = playing(journal, verifier, "echo", "drawing")
     source = made.begun(2)
-    judge.hold = frozenset({"echo"})
+    verifier.hold = frozenset({"echo"})
     source.beside(lambda: None)
     source.close()
     left = {
@@ -192,8 +192,8 @@ def test_a_stop_between_two_turns_goes_on_with_the_next_and_spells_nothing_again
         for number, kept in group.kept.items()
     }
     assert any(turn.observation is not None for kept in left.values() for turn in kept)
-    judge.hold = frozenset()
-    again = playing(journal, judge, "echo", "drawing")
+    verifier.hold = frozenset()
+    again = playing(journal, verifier, "echo", "drawing")
     groups, resumed = written(again.overlapping(2, version=1), 3), 0
     check(again, groups)
     for group in groups:
@@ -207,21 +207,21 @@ def test_a_stop_between_two_turns_goes_on_with_the_next_and_spells_nothing_again
     assert resumed
 
 
-def test_a_trajectory_that_a_stop_has_taken_its_environment_gives_up_its_group(journal, judge):
-    made = playing(journal, judge, "passing")
+def test_group_is_dropped_if_a_restart_loses_its_environment(journal, verifier):
+    made = playing(journal, verifier, "passing")
     made.begun(2).close()
     begun = [kept for group in made.unfinished.groups() for kept in group.kept.values()]
     assert any(len(kept) > 1 for kept in begun)
-    again = playing(journal, Judge(), "passing")
+    again = playing(journal, Verifier(), "passing")
     written(again.overlapping(2, version=1), 3)
     assert again.counters.snapshot()["own_groups_unscored{reason=crashed}"] > 0
 
 
-def test_a_lost_environment_gives_up_its_group_alone(journal, judge):
-    class Lossy(Judge):
+def test_lost_environment_drops_only_its_group(journal, verifier):
+    class Lossy(Verifier):
         def one(self, move):
             if move.task.env == "drawing":
-                return settled(JudgeRefused(CRASHED, "gone"))
+                return settled(VerifierError(CRASHED, "gone"))
             return super().one(move)
 
     made = playing(journal, Lossy(), "echo", "drawing")
@@ -230,16 +230,16 @@ def test_a_lost_environment_gives_up_its_group_alone(journal, judge):
     assert made.counters.snapshot()["own_groups_unscored{reason=crashed}"] > 0
 
 
-def test_own_turns_that_came_in_last_are_told_with_all_that_was_read_before_them(journal, judge):
-    made = playing(journal, judge, "echo")
+def test_newest_local_turns_include_their_full_context(journal, verifier):
+    made = playing(journal, verifier, "echo")
     for group in made.begun().newest():
         (done,) = group.completions
         assert isinstance(done, TrainingCompletion) and all(done.trained)
         assert made.policy.decode(group.prompt_ids).startswith("Say ")
 
 
-def test_a_journal_from_before_a_checkpoint_is_cut_at_a_turn(journal, judge):
-    made = playing(journal, judge, "echo", "drawing")
+def test_rewind_truncates_trajectories_at_a_turn(journal, verifier):
+    made = playing(journal, verifier, "echo", "drawing")
     source = made.overlapping(3)
     for made.policy.version in range(3):
         written(source, 1)
@@ -249,5 +249,5 @@ def test_a_journal_from_before_a_checkpoint_is_cut_at_a_turn(journal, judge):
     for kept in (kept for g in unfinished.groups() for kept in g.kept.values()):
         assert all(version == 0 for turn in kept for version in turn.tokens.versions)
         assert all(turn.observation is not None for turn in kept[:-1])
-    again = playing(journal, judge, "echo", "drawing")
+    again = playing(journal, verifier, "echo", "drawing")
     check(again, written(again.overlapping(3, version=1), 1))

@@ -8,15 +8,15 @@ from node.rollout.groups import (
     REMEMBERED_LENGTHS,
     GroupLimits,
     Intake,
-    OwnTask,
-    own_group,
+    LocalTask,
+    local_group,
     turns_of,
 )
 from node.trajectories.trajectory import Trajectory, TurnLimits
 from protocol.rollout import Completion, Finish, Group, Segment, Tokens, Writer, encode_group
 from swarm.common.counters import Counters
 from swarm.groups import PooledGroup, TaskRef
-from swarm.verification import Verdict
+from swarm.verification import Scores
 from tests.support import random_policy
 
 POLICY = random_policy(hidden=32, layers=1)
@@ -24,7 +24,7 @@ WORKING = "so 3 times 4 is 12 and 12 plus 5 is 17, as asked: "
 
 
 def sent(texts, *, author=b"m" * 32, env="sums", finish=Finish.STOP, ended=0):
-    """A group that ``author`` sent; all after the first ``ended`` texts have this ``finish``."""
+    """Build an author's group; all texts after the first ``ended`` have ``finish``."""
     done = tuple(
         Completion((Segment(Writer.POLICY, text),), r, Finish.STOP if n < ended else finish)
         for n, (text, r) in enumerate(texts)
@@ -38,8 +38,8 @@ def intake(counters=None, *, completions=8, tokens=64, refuse=FILTERS, secret=b"
     return Intake(POLICY, limits, secret, counters or Counters())
 
 
-def test_a_group_has_no_more_completions_than_an_own_one():
-    """Mallory sends 64 completions where nodes write eight."""
+def test_peer_group_is_limited_to_local_group_size():
+    """Mallory sends 64 completions, but nodes sample eight."""
     counters = Counters()
     fat = sent([(f"{n:02d}", float(n % 2)) for n in range(64)])
     group = intake(counters, refuse=()).take(fat)
@@ -47,18 +47,18 @@ def test_a_group_has_no_more_completions_than_an_own_one():
     assert counters.snapshot() == {"external_completions_cut": 56}
 
 
-def test_each_completion_keeps_its_reward_and_the_author_cannot_know_which_are_drawn():
+def test_sampled_completions_keep_rewards_and_depend_on_the_secret():
     fat = sent([(f"{n:02d}", float(n % 2)) for n in range(64)])
-    drawn = []
+    subsets = []
     for secret in (b"one", b"one", b"two"):
         group = intake(secret=secret).take(fat)
         texts = [POLICY.tokenizer.decode(done.ids[:2]) for done in group.completions]
         assert [float(int(text) % 2) for text in texts] == list(group.rewards)
-        drawn.append(texts)
-    assert drawn[0] == drawn[1] != drawn[2]
+        subsets.append(texts)
+    assert subsets[0] == subsets[1] != subsets[2]
 
 
-def test_a_draw_of_equal_rewards_is_dropped_and_counted():
+def test_uninformative_subset_is_dropped_and_counted():
     counters = Counters()
     rare = sent([(str(n), float(n == 0)) for n in range(64)])
     taken = [intake(counters, secret=bytes([n]), completions=2).take(rare) for n in range(8)]
@@ -66,8 +66,8 @@ def test_a_draw_of_equal_rewards_is_dropped_and_counted():
     assert dropped == counters.snapshot()["external_nothing_left"] >= 1
 
 
-def test_a_right_answer_that_is_refused_leaves_its_group_and_the_rest_stays():
-    """Only what would be imitated is refused, and by the filters that are asked for."""
+def test_filters_remove_only_rejected_right_answers():
+    """Only right answers are rejected, and only by the configured filters."""
     counters, repeating = Counters(), "ab" * 20
     taken = intake(counters).take(sent([("17", 1.0), (repeating, 1.0), ("18", 0.0)]))
     assert taken.rewards == (1.0, 0.0)
@@ -81,17 +81,17 @@ def test_a_right_answer_that_is_refused_leaves_its_group_and_the_rest_stays():
         assert taken.rewards == (first[1], second[1])
 
 
-def test_a_group_whose_right_answers_are_all_refused_is_dropped():
+def test_group_without_accepted_right_answers_is_dropped():
     counters = Counters()
     assert intake(counters).take(sent([("ab" * 20, 1.0), ("18", 0.0), ("19", 0.0)])) is None
     assert counters.snapshot()["external_nothing_left"] == 1
 
 
-def test_a_text_that_is_far_too_long_is_not_even_encoded(monkeypatch):
+def test_overlong_texts_are_rejected_before_encoding(monkeypatch):
     encoded = []
     plain = POLICY.encode_completion
-    noted = lambda text, stopped: encoded.append(text) or plain(text, stopped)  # noqa: E731
-    monkeypatch.setattr(POLICY, "encode_completion", noted)
+    record = lambda text, stopped: encoded.append(text) or plain(text, stopped)  # noqa: E731
+    monkeypatch.setattr(POLICY, "encode_completion", record)
     counters, reader = Counters(), intake(None, refuse=(), tokens=4)
     reader.counters = counters
     longest = max(map(len, POLICY.tokenizer.get_vocab()))
@@ -102,21 +102,21 @@ def test_a_text_that_is_far_too_long_is_not_even_encoded(monkeypatch):
     assert reader.take(sent([(far, 1.0), ("17", 0.0)])) is None
 
 
-def test_text_that_sybil_sends_again_under_another_key_is_refused():
+def test_text_copied_by_sybil_under_another_key_is_rejected():
     counters, sybil = Counters(), b"s" * 32
     reader, said = intake(counters), [(WORKING + "17", 1.0), ("18", 0.0)]
     assert reader.take(sent(said)) is not None
-    assert reader.take(sent(said)) is not None, "its own author's"
+    assert reader.take(sent(said)) is not None, "its author may repeat it"
     assert reader.take(sent(said, author=sybil)) is None
     assert counters.snapshot()["external_refused{reason=copied}"] == 1
     short = sent([("17", 1.0), ("18", 0.0)], author=sybil)
-    assert reader.take(short) is not None, "short answers are equal by chance"
+    assert reader.take(short) is not None, "short answers may be equal by chance"
 
 
 @pytest.mark.parametrize(
     "change", [str.upper, "\u200b".join, "\u0301".join, "\n ".join, lambda text: f"{text} "]
 )
-def test_case_blanks_accents_and_invisible_characters_make_no_other_text_of_a_copy(change):
+def test_copy_filter_ignores_case_blanks_accents_and_invisibles(change):
     counters = Counters()
     reader = intake(counters, tokens=512, refuse=("copied",))
     right = "so the last step " + WORKING + "17"
@@ -125,7 +125,7 @@ def test_case_blanks_accents_and_invisible_characters_make_no_other_text_of_a_co
     assert counters.snapshot()["external_refused{reason=copied}"] == 1
 
 
-def test_a_long_run_of_accents_which_takes_quadratic_time_is_not_normalized(monkeypatch):
+def test_long_accent_runs_are_not_normalized(monkeypatch):
     seen = []
     plain = lambda form, text: seen.append(text) or text  # noqa: E731
     monkeypatch.setattr("node.rollout.groups.normalize", plain)
@@ -134,7 +134,7 @@ def test_a_long_run_of_accents_which_takes_quadratic_time_is_not_normalized(monk
     assert seen == ["17"]
 
 
-def test_text_behind_the_answer_is_refused():
+def test_text_after_the_answer_is_rejected():
     counters = Counters()
     said = [("<answer>17</answer>", 1.0), ("<answer>18</answer>", 0.0)]
     assert intake(counters).take(sent(said, env="tagged")) is not None
@@ -143,8 +143,8 @@ def test_text_behind_the_answer_is_refused():
     assert counters.snapshot()["external_refused{reason=trailing}"] == 1
 
 
-def test_answers_beyond_this_nodes_cap_leave_their_group_right_or_wrong():
-    """An honest peer with a larger cap, and a hostile one: no answer is trained in part."""
+def test_answers_over_the_token_cap_are_removed_from_the_group():
+    """No answer of an honest peer with a larger cap, or a hostile one, is cut."""
     counters = Counters()
     said = [("9" * 15, 1.0), ("9" * 16, 1.0), ("18", 0.0), ("8" * 20, 0.0), ("7", 0.5)]
     taken = intake(counters, tokens=16, refuse=()).take(sent(said))
@@ -152,19 +152,19 @@ def test_answers_beyond_this_nodes_cap_leave_their_group_right_or_wrong():
     assert [len(done.ids) for done in taken.completions] == [16, 3, 2]
     assert counters.snapshot() == {"external_refused{reason=too_long}": 2}
     limited = intake(tokens=64, read=16, refuse=()).take(sent(said))
-    assert limited == taken, "the learner's limit counts, too"
+    assert limited == taken, "the learner's limit also counts"
     hostile = sent([("9" * 40, 1.0), *[("18", 0.0)] * 7])
     assert intake(tokens=16, refuse=()).take(hostile) is None
 
 
-def test_what_refused_answers_earned_does_not_change_which_others_are_imitated():
-    """0.5 is below the mean of what was sent and above that of what is left."""
+def test_rejected_rewards_do_not_change_which_answers_are_imitated():
+    """0.5 is below the mean of all answers, and above that of the accepted ones."""
     said = [("9" * 30, 1.0), ("8" * 30, 1.0), ("ab" * 12, 0.5), ("18", 0.0)]
-    assert intake(tokens=25).take(sent(said)) is None, "it repeats itself"
+    assert intake(tokens=25).take(sent(said)) is None, "the 0.5 answer repeats itself"
 
 
 @pytest.mark.parametrize(("length", "kept"), [(15, False), (16, True), (17, False)])
-def test_an_answer_without_an_end_stays_if_this_node_would_have_cut_it_there(length, kept):
+def test_truncated_answer_is_kept_only_at_the_local_cap(length, kept):
     said = sent([("17", 1.0), ("18", 0.0), ("9" * length, 1.0)], finish=Finish.LENGTH, ended=2)
     taken = intake(tokens=16, refuse=()).take(said)
     assert taken.rewards == ((1.0, 0.0, 1.0) if kept else (1.0, 0.0))
@@ -174,7 +174,7 @@ def test_an_answer_without_an_end_stays_if_this_node_would_have_cut_it_there(len
     ("turns", "kept"),
     [(["7"], False), (["7", "8"], False), (["7", "8", "9"], True), (["7", "8888"], True)],
 )
-def test_a_trajectory_without_an_end_stays_if_this_node_would_have_cut_it_there(turns, kept):
+def test_truncated_trajectory_is_kept_only_at_local_limits(turns, kept):
     said = sent([("17", 1.0), ("18", 0.0)])
     segments = [Segment(Writer.POLICY, turns[0])]
     for turn in turns[1:]:
@@ -186,35 +186,35 @@ def test_a_trajectory_without_an_end_stays_if_this_node_would_have_cut_it_there(
 
 
 @pytest.mark.parametrize("beyond", [0, 1])
-def test_a_completion_must_fit_the_context_behind_the_prompt(beyond):
+def test_prompt_and_completion_must_fit_the_context(beyond):
     room = POLICY.context_length - len(POLICY.encode_prompt("1+1=")) - 1
     group = sent([("9" * (room + beyond), 1.0), ("18", 0.0), ("1", 0.5)])
     taken = intake(tokens=1000, refuse=()).take(group)
     assert taken.rewards == ((0.0, 0.5) if beyond else (1.0, 0.0, 0.5))
     question = replace(group, prompt="1" * POLICY.context_length)
-    assert intake(refuse=()).take(question) is None, "the prompt alone fills it"
+    assert intake(refuse=()).take(question) is None, "the prompt alone fills the context"
 
 
 def wrote(length, *, level=0, times=1, over=()):
-    """Own groups of completions of one length."""
+    """Build local groups of completions of one length."""
     tokens = Tokens((1,) * length, (-0.5,) * length, (0,) * length)
     written = [Trajectory.once(Sample(tokens, Finish.STOP, "x" * length))] * 8
-    task, verdict = TaskRef("sums", level, 1), Verdict("?", (1.0,) * 8, over=over)
-    return [own_group(OwnTask(task, 7, n), [1], written, verdict) for n in range(times)]
+    task, scores = TaskRef("sums", level, 1), Scores("?", (1.0,) * 8, over=over)
+    return [local_group(LocalTask(task, 7, n), [1], written, scores) for n in range(times)]
 
 
-def test_an_answer_that_was_not_scored_in_time_is_learned_from_and_not_shared():
-    """A faster node may reward it, and would take the claim of 0 for a lie."""
+def test_timed_out_answers_are_trained_on_but_not_shared():
+    """A faster node may reward the answer, and would reject the claim of 0."""
     (whole,), (most,), (rest,) = wrote(4), wrote(4, over=(2, 5)), wrote(4, over=range(1, 8))
     assert whole.shared == whole.group and len(most.training.completions) == 8
     assert most.shared == replace(most.group, completions=most.group.completions[:6])
     assert rest.shared is None
 
 
-def test_a_right_answer_far_longer_than_own_ones_of_its_task_is_refused():
+def test_right_answer_much_longer_than_local_ones_is_rejected():
     reader, long = intake(tokens=64), sent([("9" * 20, 1.0), ("18", 0.0)])
     reader.observe(wrote(4, level=1, times=5))
-    assert reader.take(long) is not None, "of another level"
+    assert reader.take(long) is not None, "local answers are of another level"
     reader.observe(wrote(4, times=5))
     assert reader.take(sent([("9" * 13, 1.0), ("18", 0.0)])) is not None
     assert reader.take(long) is None
@@ -222,16 +222,16 @@ def test_a_right_answer_far_longer_than_own_ones_of_its_task_is_refused():
     reader.observe(wrote(40, times=5))
     assert reader.take(long) is not None
     reader.observe(wrote(4, times=REMEMBERED_LENGTHS // 8))
-    assert reader.take(long) is None, "lengths of long ago are forgotten"
+    assert reader.take(long) is None, "old lengths are forgotten"
 
 
-def test_the_oldest_texts_are_forgotten_first(monkeypatch):
+def test_oldest_texts_are_evicted_first(monkeypatch):
     monkeypatch.setattr("node.rollout.groups.REMEMBERED_TEXTS", 2)
     reader = intake()
     said = [[(f"{WORKING}{number}", 1.0), ("no", 0.0)] for number in range(3)]
     assert all(reader.take(sent(texts)) is not None for texts in said)
     assert reader.take(sent(said[2], author=b"s" * 32)) is None
-    assert reader.take(sent(said[0], author=b"s" * 32)) is not None, "its author is forgotten"
+    assert reader.take(sent(said[0], author=b"s" * 32)) is not None, "the oldest text is forgotten"
 
 
 @pytest.mark.parametrize(
@@ -244,5 +244,5 @@ def test_the_oldest_texts_are_forgotten_first(monkeypatch):
         ([], []),
     ],
 )
-def test_turns_are_what_the_policy_wrote_between_two_answers(trained, turns):
+def test_turns_of_returns_the_trained_token_spans(trained, turns):
     assert turns_of(trained) == turns

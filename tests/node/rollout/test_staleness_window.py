@@ -1,4 +1,4 @@
-"""Admission of own groups: their age is bounded and none is lost, whatever finishes when."""
+"""Admission of local groups: their age is bounded and none is lost, in any order."""
 
 import math
 
@@ -11,7 +11,7 @@ from node.rollout.async_generator import StalenessWindow
 
 
 class AnyOrder(RuleBasedStateMachine):
-    """Groups are begun, settled, taken and carried over a restart in any order."""
+    """Begins, settles, takes and resumes groups in any order."""
 
     @initialize(staleness=st.integers(0, 3), share=st.sampled_from([0.0, 0.25, 1.0]))
     def open(self, staleness, share):
@@ -58,7 +58,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule()
     def restart(self):
-        """Every group that was not taken is gone on with; verdicts are given again."""
+        """Resume all groups that were not taken; they are verified again."""
         version = self.window.version
         self.window = StalenessWindow(self.staleness, oversample=self.share, version=version)
         self.restarted = True
@@ -80,11 +80,11 @@ class AnyOrder(RuleBasedStateMachine):
         return self.begun.keys() - self.settled
 
     @invariant()
-    def nothing_is_lost(self):
+    def no_group_is_lost(self):
         assert self.started == self.trained + len(self.begun) + self.filtered
 
     @invariant()
-    def admission_is_the_published_rule(self):
+    def capacity_follows_the_rule(self):
         window, running = self.window, len(self.running())
         planned = self.sizes[window.version :]
         if not planned:
@@ -106,7 +106,7 @@ TestAnyOrder.settings = settings(max_examples=150, stateful_step_count=40, deadl
     st.sampled_from([0.0, 0.25, 1.0]),
     st.integers(1, 8),
 )
-def test_nothing_expires_whatever_finishes_when(draw, staleness, share, size):
+def test_no_group_expires_in_any_finish_order(draw, staleness, share, size):
     window = StalenessWindow(staleness, oversample=min(share, staleness))
     for _ in range(12):
         window.plan(draw.randint(1, size))
@@ -144,7 +144,7 @@ def settled(window, *tickets):
     return window
 
 
-def test_an_update_takes_what_is_complete_and_waits_for_what_would_be_too_old():
+def test_update_takes_complete_groups_and_waits_for_due_ones():
     window = settled(filled(1), 1, 2, 3)
     assert window.complete and window.take() == [1, 2]
     window.plan(2)
@@ -155,12 +155,12 @@ def test_an_update_takes_what_is_complete_and_waits_for_what_would_be_too_old():
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 3])
-def test_an_update_of_no_own_groups_is_complete_at_once(staleness):
+def test_update_without_local_groups_is_complete(staleness):
     window = filled(staleness, 0)
     assert window.complete and window.take() == []
 
 
-def test_groups_of_a_run_with_a_looser_bound_expire_and_new_tickets_go_on_behind_them():
+def test_resumed_groups_over_the_bound_expire_and_tickets_continue():
     window = resumed(1, [3, 4, 5], version=5, size=2)
     assert window.expire() == [0] and window.capacity == 2
     window = StalenessWindow(1)
@@ -168,12 +168,12 @@ def test_groups_of_a_run_with_a_looser_bound_expire_and_new_tickets_go_on_behind
     assert window.begin() == 6
 
 
-def test_what_exactly_fits_into_later_updates_is_not_waited_for_nor_more_once_all_are_settled():
+def test_update_does_not_wait_for_groups_that_fit_later_updates():
     two_and_three = resumed(2, [0, 0, 0, 0, 1, 1], version=1, size=2)
-    assert settled(two_and_three, 0, 1).complete, "2 and 3 fit into the next"
+    assert settled(two_and_three, 0, 1).complete, "groups 2 and 3 fit the next update"
     assert settled(resumed(3, [0, 0, 0], version=1, size=1), 0).complete, "two updates are left"
     window = resumed(1, [0, 0, 0], version=1, size=1)
-    assert not settled(window, 0, 1).complete, "group 2 is too old for the update after"
+    assert not settled(window, 0, 1).complete, "group 2 is too old for a later update"
     assert settled(window, 2).complete and window.take() == [0]
     window.plan(1)
     assert window.expire() == [1, 2]

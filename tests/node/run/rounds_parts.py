@@ -1,4 +1,4 @@
-"""Rounds on real parts around a scripted engine, with what they hand out noted."""
+"""A training loop of real parts with a scripted engine; its calls are recorded."""
 
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import replace
@@ -8,60 +8,60 @@ from node.config.config import Config
 from node.config.learning import MixtureSection
 from node.config.sections import ScheduleSection
 from node.learner.update_stats import UpdateStats
-from node.rollout.groups import GroupLimits, Intake, OwnGroup
+from node.rollout.groups import GroupLimits, Intake, LocalGroup
 from node.run.training_loop import TrainingLoop
 from node.run.update_groups import ExternalGroups, Outcome, Rules, TrainedPolicy
 from swarm.groups import TaskRef
 from swarm.journal import MEMORY, Journal
 from swarm.member import Experience
 from swarm.mixture import Mixture, Selection, UniformSelection
-from swarm.peer_advantage import PeersLead
+from swarm.peer_advantage import PeerAdvantage
 from swarm.pool import Pool
-from swarm.verification import Verdict
+from swarm.verification import Scores
 from tests.node.rollout.overlap_parts import CAP, Teacher, VirtualEngine, parts
 from tests.swarm.experience_parts import START
 
 NEVER = 1 << 30
 REWARD = 0.75
-"""What every evaluation finds."""
+"""Result of every evaluation."""
 
 
 class Half(Teacher):
-    """Tells answers apart in one task of two, the first one included."""
+    """Gives different rewards in every second task, including the first."""
 
     calls = 0
 
-    def judge(self, task: TaskRef, texts: Sequence[str]) -> Verdict:
+    def verify(self, task: TaskRef, texts: Sequence[str]) -> Scores:
         self.calls += 1
         teacher = super() if self.calls % 2 else Nothing()
-        return teacher.judge(task, texts)
+        return teacher.verify(task, texts)
 
 
 class Nothing(Teacher):
-    """Likes no answer."""
+    """Gives every answer the reward 0."""
 
-    def judge(self, task: TaskRef, texts: Sequence[str]) -> Verdict:
-        return Verdict("?", (0.0,) * len(texts))
+    def verify(self, task: TaskRef, texts: Sequence[str]) -> Scores:
+        return Scores("?", (0.0,) * len(texts))
 
 
 class Watching(Intake):
-    """Notes which own groups it was shown."""
+    """Records the observed local groups."""
 
-    def observe(self, groups: Sequence[OwnGroup]) -> None:
+    def observe(self, groups: Sequence[LocalGroup]) -> None:
         self.seen = [group.key for group in groups]
         super().observe(groups)
 
 
 class Loop:
-    """One node's rounds and everything around them.
+    """A node's training loop and everything around it.
 
     Attributes:
-        calls: of the engine, in their order.
-        evaluated: the policy's version at every evaluation.
-        saved: round and the policy's version at every checkpoint.
-        published: keys of groups, a list a round.
-        source: of own groups.
-        reported: is told every round's outcome.
+        calls: calls of the engine, in order.
+        evaluated: policy version at each evaluation.
+        saved: round and policy version at each checkpoint.
+        published: keys of published groups, one list per round.
+        source: source of local groups.
+        reported: receives the outcome of each round.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Loop:
         self.pool = Pool(journal, 64, 60.0, clock, self.counters)
         experience = Experience.around(self.pool)
         self.accounts = experience.accounts
-        self.lead = PeersLead()
+        self.peer_advantage = PeerAdvantage()
         self.intake = Watching(self.policy, GroupLimits(8, 1000), b"", self.counters)
         self.evaluated: list[int] = []
         self.saved: list[tuple[int, int]] = []
@@ -101,10 +101,10 @@ class Loop:
         self.source = made.tasks
         self.external = ExternalGroups(
             experience,
-            Mixture(section, 0, self.lead, select),
+            Mixture(section, 0, self.peer_advantage, select),
             self.intake,
             self.counters,
-            spared=external if rules.fill else 0,
+            replaced=external if rules.fill else 0,
             trusted=trusted,
             blocked=blocked,
             hidden=hidden,
@@ -130,16 +130,16 @@ class Loop:
         )
 
     def prove(self, *authors: bytes) -> None:
-        """Let authors have reputation."""
+        """Give authors reputation."""
         self.accounts.prove([(author, 1.0) for author in authors for _ in range(8)])
 
     def learn(self, **told: object) -> None:
-        """Let every update tell this of itself, too."""
+        """Add these values to the statistics of every update."""
         update = self.trained.learner.update
         self.trained.learner.update = lambda *asked: replace(update(*asked), **told)
 
     def fail(self, errors: Iterable[Exception | None]) -> None:
-        """Let updates fail in turn, before they do anything; None lets one pass."""
+        """Make updates raise these errors in turn; None lets one update pass."""
         update, left = self.trained.learner.update, iter(errors)
 
         def failing(*asked: object) -> UpdateStats:

@@ -1,6 +1,6 @@
-"""Two runs one after the other are one run: what is drawn, learned and told is the same to the bit.
+"""A resumed run has the same samples, weights and reports as an uninterrupted one.
 
-One alone, under ``sync``, within an epoch: tasks follow from the epoch they are drawn in.
+The node is alone, in ``sync`` mode and in one time slot, because tasks depend on the time slot.
 """
 
 import threading
@@ -18,7 +18,7 @@ from node.run.update_groups import Outcome
 from node.storage.run_folder import RunFolder
 from swarm.common.counters import Counters
 from swarm.journal import Journal
-from swarm.verification import Verdict
+from swarm.verification import Scores
 from tests.library_privates import flattened
 from tests.node.rollout.overlap_parts import Teacher
 from tests.node.run.trainer_parts import configured, manifest
@@ -28,16 +28,16 @@ HALF = 3
 
 
 class Capricious(Teacher):
-    """Likes some texts better than others."""
+    """Derives the reward from a hash of the text."""
 
-    def judge(self, task, texts):
+    def verify(self, task, texts):
         digests = [sha256(text.encode()).digest() for text in texts]
-        return Verdict("?", tuple(digest[0] / 255 for digest in digests))
+        return Scores("?", tuple(digest[0] / 255 for digest in digests))
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a run did and where it ended; rounds but for time and evaluations, these by round."""
+    """Outcomes and final state of a run; rounds exclude times and evaluations."""
 
     outcomes: list[Outcome]
     weights: torch.Tensor
@@ -50,7 +50,7 @@ class Run:
     def rounds(self):
         done = self.outcomes
         return [
-            (o.round, o.policy_step, [g.training for g in o.own], asdict(o.update)) for o in done
+            (o.round, o.policy_step, [g.training for g in o.local], asdict(o.update)) for o in done
         ]
 
     @property
@@ -64,7 +64,7 @@ def config_of(**changes):
 
 
 def run(path, limit, config):
-    """Go on in a run folder up to a round."""
+    """Start or resume a run and train up to the round ``limit``."""
     folder, clock, counters = RunFolder(path).create(), VirtualClock(START), Counters()
     journal = Journal(folder.journal, clock)
     experience = open_experience(config.mixture, journal, clock, counters, b"salt")
@@ -112,7 +112,7 @@ def run(path, limit, config):
     ],
     ids=["adamw", "adamw8bit", "lora"],
 )
-def test_a_run_that_is_gone_on_with_is_the_run_that_was_never_stopped(tmp_path, library, changes):
+def test_resumed_run_equals_an_uninterrupted_run(tmp_path, library, changes):
     pytest.importorskip(library)
     config = config_of(**changes)
     first = run(tmp_path / "halves", HALF, config)
@@ -123,22 +123,22 @@ def test_a_run_that_is_gone_on_with_is_the_run_that_was_never_stopped(tmp_path, 
     assert torch.equal(second.weights, whole.weights)
     assert not torch.equal(first.weights, whole.weights)
     assert torch.equal(second.engine, whole.engine) and second.sampler == whole.sampler
-    (went_on, layout), (stayed, same) = map(flattened, (second.learner, whole.learner))
+    (resumed, layout), (original, same) = map(flattened, (second.learner, whole.learner))
     assert layout == same
-    for each, expected in zip(went_on, stayed, strict=True):
+    for each, expected in zip(resumed, original, strict=True):
         assert torch.equal(each, expected) if torch.is_tensor(each) else each == expected
 
 
 @pytest.mark.parametrize("every", [1, 3, 1 << 20])
-def test_how_often_there_is_an_evaluation_changes_nothing_in_training(tmp_path, every):
+def test_evaluation_frequency_does_not_affect_training(tmp_path, every):
     often = run(tmp_path / "often", 4, config_of())
     other = run(tmp_path / "other", 4, config_of(schedule__eval_every=every))
     assert often.evaluations.keys() != other.evaluations.keys()
     assert often.rounds == other.rounds and torch.equal(often.weights, other.weights)
 
 
-def test_weights_are_evaluated_alike_whenever_that_is(tmp_path):
-    """The last round of a run and the first one of the next look at the same policy."""
+def test_evaluation_of_equal_weights_is_reproducible(tmp_path):
+    """The last round of a run and the first round after it evaluate one policy."""
     config = config_of(schedule__eval_every=1, schedule__eval_tasks=16)
     first = run(tmp_path / "run", 2, config)
     second = run(tmp_path / "run", 4, config)

@@ -8,7 +8,7 @@ from protocol.identity import Identity
 
 
 @pytest.mark.processes
-def test_a_node_says_once_at_its_start_which_keys_make_its_groups_too_large(tmp_path):
+def test_node_warns_once_about_keys_of_oversized_groups(tmp_path):
     folder, identity = RunFolder(tmp_path).create(), Identity.generate()
     folder.identity.write_bytes(identity.export())
     folder.identity.chmod(0o600)
@@ -16,7 +16,7 @@ def test_a_node_says_once_at_its_start_which_keys_make_its_groups_too_large(tmp_
     keys = {"engine.group_size": 65, "engine.max_new_tokens": 4}
     keys["network.listen"] = ["/ip4/127.0.0.1/tcp/0"]
     with Node(Config.with_overrides(keys), folder) as node:
-        told = [note for note in node.notes if "engine.group_size = 65" in note]
-        assert len(told) == 1 and "max_completions" in told[0]
-        assert "swarm-node create --answer-tokens 4 --group-size 65" in told[0]
+        matches = [note for note in node.notes if "engine.group_size = 65" in note]
+        assert len(matches) == 1 and "max_completions" in matches[0]
+        assert "swarm-node create --answer-tokens 4 --group-size 65" in matches[0]
         assert node.counters.snapshot()["groups_may_not_fit"] == 1

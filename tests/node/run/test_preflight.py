@@ -1,4 +1,4 @@
-"""What cannot work is said before anything is loaded or dialed."""
+"""Preflight checks report faults before the node loads or dials anything."""
 
 import socket
 import subprocess
@@ -40,9 +40,9 @@ def config(**keys):
 @pytest.mark.parametrize(
     ("key", "value", "package", "said"),
     [
-        ("policy.lora_rank", 4, "peft", r"policy\.lora_rank: 4\..*swarm-node\[lora\]"),
-        ("learner.optimizer", "adamw8bit", "bitsandbytes", r"optimizer.*swarm-node\[adamw8bit\]"),
-        ("monitor.loggers", ["tensorboard"], "tensorboard", r"loggers.*node\[tensorboard\]"),
+        ("policy.lora_rank", 4, "peft", r"policy\.lora_rank: 4\..*'\.\[lora\]'"),
+        ("learner.optimizer", "adamw8bit", "bitsandbytes", r"optimizer.*'\.\[adamw8bit\]'"),
+        ("monitor.loggers", ["tensorboard"], "tensorboard", r"loggers.*'\.\[tensorboard\]'"),
     ],
 )
 def test_a_missing_package_is_named(folder, monkeypatch, key, value, package, said):
@@ -55,12 +55,12 @@ def test_a_missing_package_is_named(folder, monkeypatch, key, value, package, sa
 
 
 def built(monkeypatch, devices=0, **facts):
-    """A machine with so many GPUs, and a torch built in some way."""
+    """Simulate a machine's number of GPUs and its torch build."""
     monkeypatch.setattr(preflight, "torch_build", lambda: {"__version__": "2.13.0", **facts})
     monkeypatch.setattr(preflight, "gpus", lambda: devices)
 
 
-def test_a_gpu_is_asked_for_where_there_is_one_and_a_build_for_others_is_left_to_torch(monkeypatch):
+def test_device_check_needs_a_gpu_and_leaves_rocm_to_torch(monkeypatch):
     built(monkeypatch, devices=2, cuda="13.0", hip=None)
     for device in ("auto", "cpu", "cuda", "cuda:0", "cuda:1"):
         check_device(device)
@@ -75,13 +75,13 @@ def test_a_gpu_is_asked_for_where_there_is_one_and_a_build_for_others_is_left_to
             check_device("cuda")
 
 
-@pytest.mark.skipif(sys.platform == "darwin", reason="Macs may have it")
-def test_only_macs_have_their_device():
+@pytest.mark.skipif(sys.platform == "darwin", reason="a Mac may have MPS")
+def test_mps_requires_a_mac():
     with pytest.raises(ConfigError, match=r"policy\.device: 'mps'"):
         check_device("mps")
 
 
-def test_a_port_that_somebody_holds_is_named_with_its_key(folder):
+def test_used_port_error_names_the_config_key(folder):
     with socket.create_server(("127.0.0.1", 0)) as holder:
         taken = holder.getsockname()[1]
         listen = f"/ip4/127.0.0.1/tcp/{taken}"
@@ -92,14 +92,14 @@ def test_a_port_that_somebody_holds_is_named_with_its_key(folder):
 
 
 @pytest.mark.parametrize("key", ["tasks.files", "sandbox.read"])
-def test_a_file_that_the_config_names_is_missed_at_once(folder, tmp_path, key):
+def test_missing_file_in_the_config_is_reported(folder, tmp_path, key):
     value = str(tmp_path / "nowhere")
     table = {"sums": value if key == "tasks.files" else [value]}
     with pytest.raises(ConfigError, match=rf"{key}\.sums: .*nowhere"):
         check_places(Config.with_overrides({key: table}), folder)
 
 
-def test_another_model_than_the_run_was_begun_with_is_refused_before_it_is_loaded(folder):
+def test_start_rejects_a_model_other_than_in_checkpoints(folder):
     state, other = {"model": "tiny", "dtype": "float32"}, config(policy__model="tiny-wide")
     Checkpoints(folder.checkpoints).save(1, lambda draft: None, state)
     check_start(Config(), folder)
@@ -110,17 +110,17 @@ def test_another_model_than_the_run_was_begun_with_is_refused_before_it_is_loade
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_join_says_what_cannot_work_before_it_loads_anything(tmp_path, wrong):
+def test_join_reports_bad_config_before_loading_packages(tmp_path, wrong):
     write_config(tmp_path / "node.toml", Config())
     environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
     command = [sys.executable, "-c", WATCH, "join", "--set", wrong]
-    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert ended.returncode == 2, ended.stderr
-    assert wrong.partition("=")[0] in ended.stderr.splitlines()[-1]
-    assert ended.stdout.splitlines()[-1] == "loaded: []"
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert result.returncode == 2, result.stderr
+    assert wrong.partition("=")[0] in result.stderr.splitlines()[-1]
+    assert result.stdout.splitlines()[-1] == "loaded: []"
 
 
-def test_half_precision_that_this_cpu_emulates_is_warned_of(tmp_path, monkeypatch):
+def test_emulated_half_precision_triggers_a_warning(tmp_path, monkeypatch):
     found = tmp_path / "cpuinfo"
     found.write_text("flags : avx2")
     monkeypatch.setattr(preflight, "emulated", lambda dtype: emulated(dtype, found))
@@ -133,7 +133,7 @@ def test_half_precision_that_this_cpu_emulates_is_warned_of(tmp_path, monkeypatc
     assert cautions(config(**half)) == ()
 
 
-def test_learning_from_others_as_from_oneself_is_warned_of_where_anything_is_taken():
+def test_missing_off_policy_correction_triggers_a_warning():
     plain = {"mixture__correction": "none"}
     (told,) = cautions(config(**plain))
     assert told.startswith("mixture.correction: 'none'") and '"better"' in told

@@ -14,7 +14,7 @@ from node.learner.update_stats import UpdateStats
 from node.monitor.groups import LONGEST
 from node.monitor.record import RoundRecord
 from node.monitor.sinks import JsonLinesFile
-from node.rollout.groups import OwnTask, own_group
+from node.rollout.groups import LocalTask, local_group
 from node.run import recorder
 from node.run.recorder import AT_ONCE, EMPTIED, IMPLAUSIBLE, NO_STEP, REFUSED_STEP, shown_rollouts
 from node.run.update_groups import Outcome
@@ -27,7 +27,7 @@ from swarm.groups import TaskRef
 from swarm.journal import MEMORY, Journal
 from swarm.member import MemberStatus, PeerInfo
 from swarm.pool import Pool
-from swarm.verification import Verdict
+from swarm.verification import Scores
 from tests.support import random_policy
 from tests.swarm.experience_parts import ANNA, BEN, START, pooled
 
@@ -42,7 +42,7 @@ UPDATE = UpdateStats(
     ratio_high=0.7,
     masked_fraction=0.8,
     staleness=(5, 0, 7),
-    engine_gap=0.9,
+    logprob_mismatch=0.9,
     tokens_trained=11,
     largest_share=0.12,
     groups_bounded=13,
@@ -57,16 +57,16 @@ def written(index, lengths, rewards):
         tokens = Tokens((1,) * n, (-0.5,) * n, (0,) * n)
         return Sample(tokens, Finish.LENGTH if n == 9 else Finish.STOP, "x" * n)
 
-    task = OwnTask(TaskRef("sums", 0, 1), 7, index)
+    task = LocalTask(TaskRef("sums", 0, 1), 7, index)
     done = [Trajectory.once(sample(n)) for n in lengths]
-    return own_group(task, [1, 2], done, Verdict(f"question {index}", rewards))
+    return local_group(task, [1, 2], done, Scores(f"question {index}", rewards))
 
 
 def outcome(update=UPDATE, **changes):
     done = Outcome(
         round=3,
         policy_step=2,
-        own=(written(0, (9, 3), (1.0, 0.0)), written(1, (4, 4), (1.0, 1.0))),
+        local=(written(0, (9, 3), (1.0, 0.0)), written(1, (4, 4), (1.0, 1.0))),
         external=(pooled(1, (0.5, 0.0)), pooled(2), pooled(3, author=BEN)),
         update=update,
         evaluation=0.25,
@@ -74,7 +74,7 @@ def outcome(update=UPDATE, **changes):
         external_wanted=6,
         trained=10,
         proven=frozenset({ANNA}),
-        lead=-0.14,
+        peer_advantage=-0.14,
     )
     return replace(done, **changes)
 
@@ -95,7 +95,7 @@ class Parts:
         return recorder.record_of(outcome(update, **changes), *told, 23.5)
 
 
-def test_a_record_tells_of_a_round_what_its_parts_tell():
+def test_record_combines_the_figures_of_a_round():
     parts = Parts()
     parts.pool.add([pooled(8), pooled(9, (1.0, 1.0))])
     parts.counters.add("refused", 3, reason="replay")
@@ -103,54 +103,56 @@ def test_a_record_tells_of_a_round_what_its_parts_tell():
     record = parts.record()
     assert (record.refused, record.counters) == ({"replay": 3}, {"admitted": 4})
     assert (record.round, record.policy_step) == (3, 2)
-    rewards = (record.reward_own, record.reward_external, record.reward_eval)
+    rewards = (record.reward_local, record.reward_external, record.reward_eval)
     assert rewards == pytest.approx((3 / 4, (0.5 + 1.0 + 1.0) / 6, 0.25))
-    assert (record.informative_own, record.truncated, record.lead) == (0.5, 0.25, -0.14)
-    assert (record.groups_own, record.groups_external, record.external_wanted) == (2, 3, 6)
+    assert (record.informative_local, record.truncated, record.peer_advantage) == (0.5, 0.25, -0.14)
+    assert (record.groups_local, record.groups_external, record.external_wanted) == (2, 3, 6)
     assert (record.author_share, record.unproven_share, record.pool_groups) == (0.2, 0.1, 1)
     assert (record.tokens_generated, record.tokens_trained) == (20, 11)
     assert (record.tokens_per_s, record.mean_length) == (5.0, 5.0)
     assert record.staleness == {"0": 5, "1": 0, "2": 7}
-    assert (record.peers, record.strangers, record.bytes_in, record.bytes_out) == (2, 1, 21, 22)
+    assert (record.peers, record.foreign_peers, record.bytes_in, record.bytes_out) == (2, 1, 21, 22)
     assert record.rss_mb == 23.5 and record.learning_rate == UPDATE.lr
     same = ("loss", "grad_norm", "entropy", "clip_fraction", "masked_fraction", "ratio_low")
-    same += ("ratio_median", "ratio_high", "ratio_max", "engine_gap", "largest_share")
+    same += ("ratio_median", "ratio_high", "ratio_max", "logprob_mismatch", "largest_share")
     for name in (*same, "groups_bounded"):
         assert getattr(record, name) == getattr(UPDATE, name), name
-    assert parts.record(seconds={"total": 8.0}).tokens_per_s == 20 / 8, "of the whole round"
+    assert parts.record(seconds={"total": 8.0}).tokens_per_s == 20 / 8, "in the whole round"
 
 
-def test_a_figure_that_is_no_number_or_was_not_measured_is_left_out_and_others_are_not(tmp_path):
+def test_record_stores_missing_or_non_finite_values_as_null(tmp_path):
     path = tmp_path / "metrics.jsonl"
     with closing(JsonLinesFile(path, 1 << 20)) as file:
-        file.write(Parts().record(replace(UPDATE, ratio_max=math.inf, engine_gap=math.nan)))
+        file.write(Parts().record(replace(UPDATE, ratio_max=math.inf, logprob_mismatch=math.nan)))
     written = json.loads(path.read_text())
-    assert (written["ratio_max"], written["engine_gap"], written["loss"]) == (None, None, 0.1)
-    record = Parts().record(replace(UPDATE, engine_gap=None, ratio_max=None))
-    assert (record.engine_gap, record.ratio_max, record.loss) == (None, None, 0.1)
-    odd = replace(record, lead=math.nan, reward_eval=-math.inf, levels={"sums/0": math.nan})
+    assert (written["ratio_max"], written["logprob_mismatch"], written["loss"]) == (None, None, 0.1)
+    record = Parts().record(replace(UPDATE, logprob_mismatch=None, ratio_max=None))
+    assert (record.logprob_mismatch, record.ratio_max, record.loss) == (None, None, 0.1)
+    odd = replace(record, peer_advantage=math.nan, reward_eval=-math.inf, levels={"s/0": math.nan})
     with closing(JsonLinesFile(tmp_path / "odd.jsonl", 1 << 20)) as file:
         file.write(odd)
     line = json.loads((tmp_path / "odd.jsonl").read_text(), parse_constant=pytest.fail)
-    assert (line["lead"], line["reward_eval"], line["levels"]) == (None, None, {"sums/0": None})
-    assert RoundRecord.from_dict(line) == replace(odd, lead=None, reward_eval=None, levels={})
+    names = "peer_advantage", "reward_eval", "levels"
+    assert [line[name] for name in names] == [None, None, {"s/0": None}]
+    empty = replace(odd, peer_advantage=None, reward_eval=None, levels={})
+    assert RoundRecord.from_dict(line) == empty
     skipped = Parts().record(replace(UPDATE, skipped=True))
-    assert skipped.loss is None and skipped.learning_rate is None, "no step was made"
+    assert skipped.loss is None and skipped.learning_rate is None, "the update was skipped"
 
 
-def test_a_round_without_own_groups_is_recorded_too_and_rewards_of_zero_are_measured():
-    record = Parts().record(own=(), external=(), trained=0, seconds={"total": 2.0})
-    assert (record.groups_own, record.tokens_generated) == (0, 0)
-    assert (record.reward_own, record.reward_external, record.informative_own) == (None,) * 3
+def test_record_handles_no_local_groups_and_zero_rewards():
+    record = Parts().record(local=(), external=(), trained=0, seconds={"total": 2.0})
+    assert (record.groups_local, record.tokens_generated) == (0, 0)
+    assert (record.reward_local, record.reward_external, record.informative_local) == (None,) * 3
     assert (record.tokens_per_s, record.mean_length, record.truncated) == (None,) * 3
     assert (record.author_share, record.unproven_share) == (None, None)
-    record = Parts().record(own=(written(0, (3, 3), (0.0, 0.0)),))
-    assert (record.reward_own, record.informative_own, record.truncated) == (0.0, 0.0, 0.0)
+    record = Parts().record(local=(written(0, (3, 3), (0.0, 0.0)),))
+    assert (record.reward_local, record.informative_local, record.truncated) == (0.0, 0.0, 0.0)
 
 
-def test_every_sink_gets_every_record_and_memory_is_looked_at_now_and_then(monkeypatch):
-    late = 100.0 + recorder.MEMORY_SECONDS
-    times, memory = iter([100.0, 100.0, late, late + 1.0, late + 1.0]), iter([10.0, 20.0])
+def test_recorder_feeds_all_sinks_and_samples_memory_rarely(monkeypatch):
+    due = 100.0 + recorder.MEMORY_SECONDS
+    times, memory = iter([100.0, 100.0, due, due + 1.0, due + 1.0]), iter([10.0, 20.0])
     monkeypatch.setattr(recorder, "resident_mb", lambda: next(memory))
     monkeypatch.setattr(recorder.time, "monotonic", lambda: next(times))
     parts, sinks = Parts(), ([], [])
@@ -162,7 +164,7 @@ def test_every_sink_gets_every_record_and_memory_is_looked_at_now_and_then(monke
     assert [[record.rss_mb for record in sink] for sink in sinks] == 2 * [[10.0, 10.0, 20.0]]
 
 
-def test_a_child_that_is_gone_counts_nothing_and_hides_no_other(monkeypatch):
+def test_memory_total_ignores_an_exited_child(monkeypatch):
     class Process:
         def __init__(self, pss=None, children=()):
             self._pss, self._children = pss, children
@@ -180,95 +182,95 @@ def test_a_child_that_is_gone_counts_nothing_and_hides_no_other(monkeypatch):
     assert recorder.resident_mb() == 3.0
 
 
-def own(rewards=(1.0, 0.0), text="4 2"):
+def local(rewards=(1.0, 0.0), text="4 2"):
     ids = (*POLICY.encode_completion(text, stopped=True),)
     tokens = Tokens(ids, (-0.25,) * len(ids), (7,) * len(ids))
     samples = [Sample(tokens, Finish.STOP, text) for _ in rewards]
-    task = OwnTask(TaskRef("sums", 1, 1), 7, 3)
-    return own_group(task, [1], list(map(Trajectory.once, samples)), Verdict("6 * 7", rewards))
+    task = LocalTask(TaskRef("sums", 1, 1), 7, 3)
+    return local_group(task, [1], list(map(Trajectory.once, samples)), Scores("6 * 7", rewards))
 
 
 def shown(*refused, **changes):
     groups = recorder.ShownGroups(POLICY, ADVANTAGES.open("grpo", {}), lambda: refused)
-    groups.add(outcome(**{"own": (), "external": (), **changes}))
+    groups.add(outcome(**{"local": (), "external": (), **changes}))
     found = groups.take()
     assert groups.take() == [], "each round is shown once"
     return found
 
 
-def test_an_own_group_is_shown_token_by_token_and_why_it_taught_nothing():
-    (group,) = shown(own=(own(),))
+def test_local_group_shows_tokens_and_why_it_was_unused():
+    (group,) = shown(local=(local(),))
     assert (group.origin, group.env, group.level, group.author) == ("own", "sums", 1, None)
     assert (group.prompt, group.in_update, group.reason) == ("6 * 7", True, None)
     right, wrong = group.completions
     assert (right.reward, wrong.reward) == (1.0, 0.0) and right.advantage == -wrong.advantage > 0
     assert "".join(right.tokens.text[:-1]) == right.text == "4 2"
     assert set(right.tokens.logprob) == {-0.25} and set(right.tokens.version) == {7}
-    (group,) = shown(own=(own((0.0, 0.0, 0.0)),))
+    (group,) = shown(local=(local((0.0, 0.0, 0.0)),))
     assert group.reason is not None and group.reason.startswith("All 3 completions have the")
     assert {each.advantage for each in group.completions} == {0.0}
     for update, reason in ((UpdateStats(), NO_STEP), (UpdateStats(refused=1), REFUSED_STEP)):
-        assert [each.reason for each in shown(own=(own(),), update=update)] == [reason]
+        assert [each.reason for each in shown(local=(local(),), update=update)] == [reason]
 
 
-def test_tokens_have_the_entropies_that_the_update_found():
-    same, right = own((1.0, 1.0)), own()
+def test_tokens_carry_the_entropies_of_the_update():
+    same, right = local((1.0, 1.0)), local()
     found = tuple(0.5 + n for n in range(len(right.training.completions[0].ids)))
     update = replace(UPDATE, entropies=(((), ()), (found, ())))
-    first, second = shown(own=(same, right), update=update)
+    first, second = shown(local=(same, right), update=update)
     assert [list(each.tokens.entropy) for each in first.completions] == [[*found], []]
     assert all(not each.tokens.entropy for each in second.completions)
-    (alone,) = shown(own=(right,), update=update)
-    assert not any(each.tokens.entropy for each in alone.completions), "of other groups"
+    (alone,) = shown(local=(right,), update=update)
+    assert not any(each.tokens.entropy for each in alone.completions), "entropies of others"
 
 
-def test_external_groups_say_whether_they_were_of_use():
+def test_peer_groups_show_if_they_were_useful():
     groups = (pooled(1, author=ANNA), pooled(2, author=BEN), pooled(3, (1.0, 1.0), author=BEN))
     update, left = replace(UPDATE, useful=(0.5, 0.0, 0.0)), (pooled(4, author=BEN),)
-    found = shown(external=groups, update=update, emptied=left)
-    taught, implausible, same, emptied = found
+    found = shown(external=groups, update=update, dropped=left)
+    taught, implausible, same, dropped = found
     assert {each.origin for each in found} == {"external"}
     assert (taught.author, taught.reason) == (ANNA.hex(), None)
     assert implausible.reason == IMPLAUSIBLE and same.reason.startswith("All 2 completions")
-    assert (emptied.in_update, emptied.reason) == (False, EMPTIED)
-    assert taught.completions[0].tokens.text == (), "another encoding: ids say nothing here"
+    assert (dropped.in_update, dropped.reason) == (False, EMPTIED)
+    assert taught.completions[0].tokens.text == (), "ids of another encoding have no text here"
 
 
-def test_larrys_token_ids_that_spell_another_text_are_not_shown():
-    lie = own(text="4 2").group
+def test_token_ids_that_contradict_the_text_are_not_shown():
+    lie = local(text="4 2").group
     claimed = replace(lie.completions[0].segments[0], text="something else")
     told = replace(lie, completions=(replace(lie.completions[0], segments=(claimed,)),) * 2)
     (seen,) = shown(external=(replace(pooled(1), group=told, encoding=POLICY.encoding),))
     assert [(c.text, c.tokens.text) for c in seen.completions] == [("something else", ())] * 2
 
 
-def test_refused_groups_say_why_in_words():
+def test_refused_groups_show_the_reason():
     (seen,) = shown(RefusedGroup(BEN, pooled(1).group, "reward_mismatch", 5.0, "1 + 1", (0.0, 0.0)))
     assert (seen.origin, seen.author, seen.time) == ("refused", BEN.hex(), 5.0)
     assert seen.reason == "This node's verifier computes other rewards than its author claims."
     assert [each.reward for each in seen.completions] == [0.0, 0.0]
 
 
-def test_the_worst_and_the_best_of_both_sides_are_shown_in_turn_and_long_texts_are_cut():
+def test_rollouts_show_worst_and_best_of_local_and_peers():
     mine = (written(4, (3, 9, 5), (0.5, 0.0, 1.0)),)
     theirs = (pooled(1, (0.25, 0.75), author=BEN, texts=("no", "yes")),)
-    shown, ben = shown_rollouts(outcome(own=mine, external=theirs)), peer_id_of(BEN)
+    shown, ben = shown_rollouts(outcome(local=mine, external=theirs)), peer_id_of(BEN)
     expected = [(None, 0.0, "x" * 9), (ben, 0.25, "no"), (None, 1.0, "x" * 5), (ben, 0.75, "yes")]
     assert [(r.author, r.reward, r.completion) for r in shown] == expected
-    assert [r.cut for r in shown] == [True, False, False, False] and {r.round for r in shown} == {3}
-    asked = [("sums", 0, "question 4"), ("chain_sum", 0, "1 + 1 =")]
-    assert [(r.env, r.level, r.prompt) for r in shown[:2]] == asked
-    assert shown_rollouts(outcome(own=(), external=())) == [], "a round without groups"
+    assert [(r.round, r.truncated) for r in shown] == [(3, True), *[(3, False)] * 3]
+    prompts = [("sums", 0, "question 4"), ("chain_sum", 0, "1 + 1 =")]
+    assert [(r.env, r.level, r.prompt) for r in shown[:2]] == prompts
+    assert shown_rollouts(outcome(local=(), external=())) == [], "a round without groups"
     done = outcome(external=(pooled(1, texts=("y" * 10**6, "n")),))
     assert max(len(r.completion) for r in shown_rollouts(done)) == LONGEST
 
 
-def test_groups_that_teach_come_first_and_of_others_one_answer_is_enough():
+def test_rollouts_prefer_informative_groups():
     flat = (0.5, 0.5)
     mine = (written(0, (2, 2), flat), written(1, (2, 3), (0.0, 1.0)))
     theirs = (pooled(1, flat, author=ANNA), pooled(2, flat, author=BEN))
-    rollouts = shown_rollouts(outcome(own=mine, external=theirs))
+    rollouts = shown_rollouts(outcome(local=mine, external=theirs))
     assert [r.prompt for r in rollouts if r.author is None] == 2 * ["question 1"]
     assert [(r.author, r.reward) for r in rollouts if r.author] == [(peer_id_of(ANNA), 0.5)]
-    found = shown(own=(*(own((1.0, 1.0)) for _ in range(20)), own()))
-    assert len(found) == AT_ONCE and found[0].reason is None, "of a large round some are shown"
+    found = shown(local=(*(local((1.0, 1.0)) for _ in range(20)), local()))
+    assert len(found) == AT_ONCE and found[0].reason is None, "a large round shows some groups"

@@ -1,4 +1,4 @@
-"""Which model peers' answers are bounded by: the one that the node began with."""
+"""The reference model that bounds peers' answers is the node's initial model."""
 
 import copy
 
@@ -26,7 +26,7 @@ def read(reference):
     return next(done.reference for done in group.completions if done.reference)
 
 
-def moved(policy):
+def perturb(policy):
     with torch.no_grad():
         for weight in policy.model.parameters():
             weight += 0.05 * torch.randn_like(weight)
@@ -37,11 +37,11 @@ def test_a_new_node_keeps_a_copy_of_its_model():
     right = PEERS.completions[1].ids
     before = lone_logprobs(policy, PEERS.prompt_ids, right).tolist()
     reference = open_reference(config(), policy, None)
-    moved(policy)
+    perturb(policy)
     assert read(reference) == pytest.approx(before, abs=1e-4)
 
 
-def test_with_adapters_the_reference_is_the_model_below_them():
+def test_lora_reference_is_the_base_model():
     policy = random_policy()
     before = read(open_reference(config(), policy, None))
     adapter = Adapter(policy.model, rank=4, alpha=8)
@@ -52,27 +52,27 @@ def test_with_adapters_the_reference_is_the_model_below_them():
         for weight in moved_weights:
             weight += 0.3
     assert read(reference) == pytest.approx(before, abs=1e-4)
-    assert all(weight.requires_grad for weight in moved_weights), "they are trained on"
+    assert all(weight.requires_grad for weight in moved_weights), "the adapter stays trainable"
 
 
 @pytest.mark.parametrize("keys", [{"mixture.peer_ratio": 0.0}, {"mixture.external": 0}])
-def test_without_a_bound_or_without_peers_no_copy_is_kept(keys):
+def test_reference_is_skipped_without_bound_or_peers(keys):
     assert open_reference(config(**keys), random_policy(), None) is None
 
 
-def test_a_run_that_resumes_has_the_model_that_it_began_with(place, tmp_path):  # noqa: F811
+def test_resumed_run_references_its_initial_model(place, tmp_path):  # noqa: F811
     first = random_policy()
     first.save(tmp_path / "first")
-    begun = config(**{"policy.model": str(tmp_path / "first")})
-    assert place.state().reference(begun) is None, "a new run's is its policy"
+    initial = config(**{"policy.model": str(tmp_path / "first")})
+    assert place.state().reference(initial) is None, "a new run uses its policy"
     trainer = experienced()
-    trainer.policy.name = begun.policy.model
+    trainer.policy.name = initial.policy.model
     place.state().save(3, trainer)
     resumed = place.state()
-    model = resumed.reference(begun)
+    model = resumed.reference(initial)
     expected = copy.deepcopy(first.model).state_dict()
     assert all(torch.equal(value, expected[name]) for name, value in model.state_dict().items())
     assert resumed.reference(config(**{"mixture.peer_ratio": 0.0})) is None
     (tmp_path / "first").rename(tmp_path / "elsewhere")
     with pytest.raises(ConfigError, match=r"peer_ratio.*initial model.*mixture\.peer_ratio = 0"):
-        resumed.reference(begun)
+        resumed.reference(initial)

@@ -24,20 +24,20 @@ from node.tasks.curriculum import TaskSampler
 from swarm.common.counters import Counters
 from swarm.groups import Split, TaskRef
 from swarm.journal import Journal, backup_path
-from swarm.peer_advantage import OWN, Earned, PeersLead
+from swarm.peer_advantage import OWN, Earned, PeerAdvantage
 from swarm.pool import Pool
 from tests.node.learner.parts import CONFIG, MIXED, weights
 from tests.support import random_policy
 from tests.swarm.experience_parts import ANNA, lineage
 
 AHEAD = [Earned(OWN, "sums", 0, (1.0, 1.0, 0.0)), Earned(ANNA, "sums", 0, (1.0, 0.0, 0.0))] * 12
-"""A node that is ahead of another."""
+"""Rewards of a node that is ahead of a peer."""
 TASKS = [TaskRef("sums", 0, seed, Split.HELDOUT) for seed in range(4)]
-GONE = r"the checkpoints are missing and 12 rounds were done here: .*checkpoints\. Put them back"
+MISSING = r"the checkpoints are missing and 12 rounds were done here: .*checkpoints\. Put them back"
 
 
 class Place:
-    """A run folder, its journal and its pool."""
+    """A run folder, its journal and its replay buffer."""
 
     def __init__(self, path):
         self.folder, clock = RunFolder(path).create(), VirtualClock(0.0)
@@ -48,11 +48,11 @@ class Place:
         return RunState(self.folder, self.journal, ScheduleSection(**keys), swarm)
 
     def did(self, rounds, **seconds):
-        """Leave the records of that many rounds, the last of which took so long."""
+        """Write records of rounds; ``seconds`` are the phase times of the last one."""
         with closing(JsonLinesFile(self.folder.metrics, 1 << 20)) as metrics:
             for number in range(1, rounds + 1):
                 spent = seconds if number == rounds else {}
-                metrics.write(RoundRecord(number, number, 0.0, reward_own=0.5, seconds=spent))
+                metrics.write(RoundRecord(number, number, 0.0, reward_local=0.5, seconds=spent))
 
     def saved(self):
         return Checkpoints(self.folder.checkpoints).steps()
@@ -64,23 +64,23 @@ def place(tmp_path):
 
 
 def trainer():
-    """The parts of a node's trainer that a checkpoint is made of."""
+    """Return the parts of a trainer that a checkpoint stores."""
     policy, levels = random_policy(), [("sums", level) for level in range(9)]
     return SimpleNamespace(
         policy=policy,
         learner=Learner(policy, CONFIG),
         engine=TransformersEngine(policy, seed=0),
         sampler=TaskSampler(levels, {}, random.Random(0)),
-        lead=PeersLead(),
+        peer_advantage=PeerAdvantage(),
         alarm=ForgettingAlarm(Counters(), TASKS),
     )
 
 
 def experienced():
-    """A trainer that has learned, is ahead of a peer, was evaluated and has drawn tasks."""
+    """Return a trainer after an update, an evaluation and task samples."""
     made = trainer()
     made.learner.update(MIXED)
-    made.lead.observe(AHEAD, frozenset({ANNA}))
+    made.peer_advantage.observe(AHEAD, frozenset({ANNA}))
     made.alarm.look([1.0, 0.0, 1.0, 1.0])
     prompt = made.policy.encode_prompt("1 + 1?")
     for _ in range(5):
@@ -93,7 +93,7 @@ def draws(made):
     return made.engine.state_dict()["random"].tolist()
 
 
-def test_what_a_node_knows_of_its_peers_and_of_itself_outlives_it(place):
+def test_restore_recovers_the_complete_trainer_state(place):
     before, after = experienced(), trainer()
     assert place.state().notes == ()
     place.state().save(3, before)
@@ -101,17 +101,17 @@ def test_what_a_node_knows_of_its_peers_and_of_itself_outlives_it(place):
     assert progress.notes == ("resuming from round 3, policy step 1, checkpoint step-00000003",)
     progress.restore(after, place.pool)
     assert progress.round == 3 and after.policy.version == before.policy.version == 1
-    assert after.lead.worth == before.lead.worth < 1
+    assert after.peer_advantage.worth == before.peer_advantage.worth < 1
     assert after.alarm.state_dict() == before.alarm.state_dict()
     assert draws(after) == draws(before)
     assert [after.sampler.next() for _ in range(9)] == [before.sampler.next() for _ in range(9)]
 
 
-def test_updates_after_the_checkpoint_are_struck_and_those_before_it_stay(place):
+def test_restore_deletes_updates_after_the_checkpoint(place):
     place.pool.record_update(1, [(7, 1)], [])
     progress = place.state()
     progress.restore(trainer(), place.pool)
-    assert progress.round == 0 and lineage(place.pool, 1) == [], "without one all of them"
+    assert progress.round == 0 and lineage(place.pool, 1) == [], "without a checkpoint"
     progress.save(3, experienced())
     assert progress.round == 3
     for step in (1, 2, 3):
@@ -120,7 +120,7 @@ def test_updates_after_the_checkpoint_are_struck_and_those_before_it_stay(place)
     assert [len(lineage(place.pool, step)) for step in (1, 2, 3)] == [1, 0, 0]
 
 
-def test_a_checkpoint_comes_with_a_copy_of_the_journal_and_a_note_of_damage(place):
+def test_save_backs_up_the_journal_and_resume_notes_damage(place):
     for number in (1, 2):
         place.state().save(number, trainer())
     assert backup_path(place.folder.journal).exists()
@@ -130,7 +130,7 @@ def test_a_checkpoint_comes_with_a_copy_of_the_journal_and_a_note_of_damage(plac
     assert any("step-00000002 is damaged" in note for note in progress.notes)
 
 
-def test_the_checkpoint_that_a_run_resumed_from_is_not_replaced(place):
+def test_resumed_run_does_not_rewrite_its_checkpoint(place):
     place.state().save(3, trainer())
     written = place.folder.checkpoints / "step-00000003"
     before = written.stat().st_ino
@@ -142,7 +142,7 @@ def test_the_checkpoint_that_a_run_resumed_from_is_not_replaced(place):
 
 
 @pytest.mark.parametrize("entry", ["round", "dtype", "forgetting"])
-def test_a_checkpoint_of_another_version_is_named_with_the_entry_that_it_lacks(place, entry):
+def test_old_checkpoint_error_names_the_missing_entry(place, entry):
     place.state().save(3, trainer())
     checkpoints = Checkpoints(place.folder.checkpoints)
     state = checkpoints.load(3).state
@@ -152,7 +152,7 @@ def test_a_checkpoint_of_another_version_is_named_with_the_entry_that_it_lacks(p
         place.state()
 
 
-def test_the_learner_of_another_version_is_named_with_the_entry_that_it_lacks(place):
+def test_old_learner_state_is_reported_as_another_version(place):
     before = trainer()
     before.learner = Mock(state_dict=lambda: {"version": 1})
     place.state().save(3, before)
@@ -160,22 +160,22 @@ def test_the_learner_of_another_version_is_named_with_the_entry_that_it_lacks(pl
         place.state().restore(trainer(), place.pool)
 
 
-def test_the_policy_goes_on_with_the_weights_that_it_had(place, tmp_path):
+def test_policy_resumes_with_its_weights(place, tmp_path):
     before, base = trainer(), tmp_path / "base"
     before.policy.save(base)
     before.policy.name = str(base)
     before.learner.update(MIXED)
     place.state().save(1, before)
-    again = place.state().policy(PolicySection(model=str(base), device="cpu"))
-    assert again.name == str(base) and torch.equal(weights(before.policy), weights(again))
+    resumed = place.state().policy(PolicySection(model=str(base), device="cpu"))
+    assert resumed.name == str(base) and torch.equal(weights(before.policy), weights(resumed))
 
 
-def test_a_node_that_moved_takes_its_policy_along_and_no_task_of_the_swarm_left(place):
+def test_moved_node_keeps_its_policy_but_no_swarm_state(place):
     before, after, here, fresh = experienced(), trainer(), trainer(), trainer()
     place.state().save(3, before)
     place.state("bb" * 32).restore(after, place.pool)
     assert after.policy.version == 1 and draws(after) == draws(before)
-    assert after.lead.worth == fresh.lead.worth
+    assert after.peer_advantage.worth == fresh.peer_advantage.worth
     assert after.alarm.state_dict() == fresh.alarm.state_dict()
     assert after.sampler.state_dict() == fresh.sampler.state_dict()
     place.state().restore(here, place.pool)
@@ -193,11 +193,11 @@ def test_a_node_that_moved_takes_its_policy_along_and_no_task_of_the_swarm_left(
         ),
     ],
 )
-def test_the_best_and_the_newest_policies_stay_and_are_written_once(place, keys, rewards, kept):
+def test_best_and_newest_checkpoints_are_kept_and_saved_once(place, keys, rewards, kept):
     progress, parts = place.state(**keys), trainer()
     for number, reward in enumerate(rewards, start=1):
         progress.save(number, parts)
-        assert not progress.rate(number, reward), "it has its checkpoint"
+        assert not progress.rate(number, reward), "the round has a checkpoint"
     assert place.saved() == kept and place.state(**keys).round == kept[-1]
     newest = place.folder.checkpoints / f"step-{kept[-1]:08}"
     written = newest.stat().st_ino
@@ -205,40 +205,40 @@ def test_the_best_and_the_newest_policies_stay_and_are_written_once(place, keys,
     assert newest.stat().st_ino == written
 
 
-def test_a_policy_that_is_the_best_between_checkpoints_is_to_be_saved(place):
+def test_rate_requests_a_save_of_a_new_best_policy(place):
     progress = place.state()
-    assert not progress.rate(0, 0.9), "it is the model that was begun with"
+    assert not progress.rate(0, 0.9), "round 0 is the initial model"
     assert progress.rate(5, 0.4)
     progress.save(5, trainer())
     assert [progress.rate(6, 0.3), progress.rate(7, 0.4)] == [False, True]
-    assert not place.state(keep_best=0).rate(8, 1.0), "nobody wants one"
-    assert place.state("bb" * 32).rate(9, 0.1), "in another swarm it is"
+    assert not place.state(keep_best=0).rate(8, 1.0), "keep_best = 0 keeps none"
+    assert place.state("bb" * 32).rate(9, 0.1), "another swarm has its own best"
 
 
-def test_a_run_whose_checkpoints_are_gone_is_not_begun_again(place):
+def test_run_with_missing_checkpoints_does_not_restart(place):
     place.state().save(10, trainer())
     place.did(12)
     shutil.rmtree(place.folder.checkpoints / "step-00000010")
-    with pytest.raises(CheckpointError, match=GONE):
+    with pytest.raises(CheckpointError, match=MISSING):
         place.state()
     place.folder.metrics.unlink()
     with pytest.raises(CheckpointError, match=r"the checkpoints are missing: .* start a new run"):
         place.state()
 
 
-@pytest.mark.parametrize("left", [True, False], ids=["in a swarm left since", "with the journal"])
-def test_checkpoints_that_went_with_the_journals_backup_are_missed(place, left):
+@pytest.mark.parametrize("left", [True, False], ids=["in an earlier swarm", "with the journal"])
+def test_records_or_backup_reveal_missing_checkpoints(place, left):
     place.did(12, **({} if left else {"checkpoint": 0.1, "total": 0.2}))
     if left:
         swarm = place.folder.swarms / ("aa" * 32)
         swarm.mkdir(parents=True)
         place.journal.backup().rename(backup_path(swarm / place.folder.journal.name))
-    with pytest.raises(CheckpointError, match=GONE):
+    with pytest.raises(CheckpointError, match=MISSING):
         place.state()
 
 
 @pytest.mark.parametrize("damage", [b"", b"no record\n"], ids=["whole", "damaged"])
-def test_a_node_killed_before_its_first_checkpoint_begins_again(place, damage):
+def test_node_killed_before_a_checkpoint_starts_over(place, damage):
     place.did(12, total=0.2)
     with place.folder.metrics.open("ab") as records:
         records.write(damage)

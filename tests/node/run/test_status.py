@@ -20,7 +20,7 @@ PEER = PeerInfo("12D3KooWlarry", b"larry", True, policy_step=1, groups=0, heard=
 
 
 def member(*peers):
-    """A membership with one peer, or some; groups of larry alone were admitted."""
+    """Return a membership with peers; only groups of larry were admitted."""
     admitted = [Account(b"larry", admitted=3, admitted_at=1.6e9)]
     status = SimpleNamespace(
         peer_id="12D3KooWme",
@@ -41,7 +41,7 @@ def folder(tmp_path):
     return RunFolder(tmp_path)
 
 
-def test_every_state_of_a_run_is_told_and_the_last_record_outlives_it(folder):
+def test_status_reports_each_state_and_keeps_the_last_record(folder):
     def told():
         found = present_status(folder)
         return found["state"], found["record"]
@@ -49,21 +49,21 @@ def test_every_state_of_a_run_is_told_and_the_last_record_outlives_it(folder):
     with folder.locked():
         status = StatusFile(folder)
         status.start()
-        assert not folder.status.exists(), "there is nothing to say yet"
+        assert not folder.status.exists(), "a starting node writes no status"
         assert present_status(folder)["state"] == "starting"
         status.run(member())
         running = present_status(folder)
         assert (*told(), running["pid"]) == ("running", None, os.getpid())
         (peer,) = running["peers"]
         assert peer["connected"] and running["age_s"] < 60.0
-        assert (peer["heard"], peer["admitted_at"]) == (1.7e9, 1.6e9), "in Unix time"
+        assert (peer["heard"], peer["admitted_at"]) == (1.7e9, 1.6e9), "Unix timestamps"
         reach = {"way": "relayed", "cause": "no peer could dial it", "remedy": "open a port"}
         assert running["reach"] == reach
         status.write(RECORD)
         status.stop()
         assert told()[0] == "stopping"
         status.write(RECORD)
-        assert told()[0] == "stopping", "a round that was on its way"
+        assert told()[0] == "stopping", "a late round keeps the state"
         status.end()
         status.stop()
     stopped = present_status(folder)
@@ -87,13 +87,13 @@ def test_every_state_of_a_run_is_told_and_the_last_record_outlives_it(folder):
         ({"policy_step": None}, False),
     ],
 )
-def test_who_announces_and_never_shared_is_shown_as_a_bootstrap_node(folder, changes, seed):
+def test_peer_without_groups_or_steps_is_a_bootstrap_node(folder, changes, seed):
     with folder.locked():
         StatusFile(folder).run(member(replace(PEER, **{"author": b"silent", **changes})))
     assert present_status(folder)["peers"][0]["bootstrap"] is seed
 
 
-def test_a_report_on_many_peers_reads_the_journal_as_often_as_one_on_a_single_peer(folder):
+def test_journal_reads_do_not_grow_with_the_peer_count(folder):
     journal = Journal(":memory:", SystemClock())
     accounts, authors = Accounts(journal, SystemClock()), [b"number %d" % i for i in range(100)]
     accounts.blocked = frozenset(authors[7:8])
@@ -112,15 +112,15 @@ def test_a_report_on_many_peers_reads_the_journal_as_often_as_one_on_a_single_pe
     assert [peer["admitted"] for peer in shown[2:5]] == [0, 2, 0]
 
 
-def test_a_crowd_of_new_keys_neither_fills_the_report_nor_hides_useful_or_connected_peers(folder):
+def test_sybils_do_not_displace_useful_peers_in_the_status(folder):
     said = Profile("\U0001f642" * 36, "\U0001f642" * 120, "m" * 64, "v" * 32, 1.7e9)
-    crowd = [
+    sybils = [
         replace(PEER, peer_id=f"{i:052}", author=b"%032d" % i, connected=False, profile=said)
         for i in range(3 * MOST_PEERS)
     ]
-    crowd[5], crowd[7] = replace(crowd[5], connected=True), replace(crowd[7], heard=1.8e9)
-    useful = Account(crowd[9].author, reputation=Reputation(1.0, 1.7e9))
-    membership = member(*crowd)
+    sybils[5], sybils[7] = replace(sybils[5], connected=True), replace(sybils[7], heard=1.8e9)
+    useful = Account(sybils[9].author, reputation=Reputation(1.0, 1.7e9))
+    membership = member(*sybils)
     membership.accounts.snapshot = lambda: [useful]
     with folder.locked():
         StatusFile(folder).run(membership)
@@ -128,11 +128,11 @@ def test_a_crowd_of_new_keys_neither_fills_the_report_nor_hides_useful_or_connec
     shown = [peer["peer_id"] for peer in found["peers"]]
     assert len(shown) == MOST_PEERS and found["peers_more"] == 2 * MOST_PEERS
     assert shown == sorted(shown)
-    assert {crowd[n].peer_id for n in (5, 7, 9)} <= set(shown)
+    assert {sybils[n].peer_id for n in (5, 7, 9)} <= set(shown)
     assert folder.status.stat().st_size < 1 << 20
 
 
-def test_penalties_are_shown_as_far_as_they_have_decayed(folder):
+def test_status_shows_decayed_penalties(folder):
     at = time.time() - 10 * PENALTY_HALF_LIFE_S
     penalized = Account(b"larry", penalties=4.0, penalized_at=at)
     membership = member()
@@ -143,7 +143,7 @@ def test_penalties_are_shown_as_far_as_they_have_decayed(folder):
     assert 0.0 < peer["strikes"] <= 4.0 / 2**10
 
 
-def test_what_a_peer_says_of_itself_is_told_beside_its_id_and_null_where_it_does_not(folder):
+def test_status_includes_peer_profiles_or_null(folder):
     ben = replace(PEER, peer_id="12D3KooWben", profile=Profile("ben", "", "tiny", "0.1.0", 1.7e9))
     with folder.locked():
         StatusFile(folder).run(member(PEER, ben))

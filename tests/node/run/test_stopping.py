@@ -63,7 +63,7 @@ def node(folder):
 
 
 @pytest.mark.parametrize("lingers", [False, True])
-def test_a_node_is_told_once_and_waited_for_until_it_is_gone(folder, node, lingers):
+def test_stop_signals_a_node_once_and_waits_for_its_exit(folder, node, lingers):
     if lingers:
         (folder.root / "lingers").touch()
     (folder.root / "round-ends").touch()
@@ -71,7 +71,7 @@ def test_a_node_is_told_once_and_waited_for_until_it_is_gone(folder, node, linge
     assert node.communicate(timeout=PATIENCE)[0].splitlines() == [ORDERLY, "in order"]
 
 
-def test_several_who_stop_a_node_do_not_cut_its_round_short(folder, node):
+def test_concurrent_stops_do_not_interrupt_the_round(folder, node):
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(stop_node, folder)
         until(lambda: present_status(folder)["state"] == STOPPING, PATIENCE)
@@ -84,7 +84,7 @@ def test_several_who_stop_a_node_do_not_cut_its_round_short(folder, node):
 
 
 @pytest.mark.parametrize("told_before", [False, True])
-def test_now_does_not_wait_for_the_round(folder, node, told_before):
+def test_stop_now_interrupts_the_round(folder, node, told_before):
     with ThreadPoolExecutor(2) as pool:
         if told_before:
             pool.submit(stop_node, folder)
@@ -93,20 +93,20 @@ def test_now_does_not_wait_for_the_round(folder, node, told_before):
         try:
             out, err = node.communicate(timeout=PATIENCE)
         finally:
-            node.kill()  # who waits for it goes on
+            node.kill()  # ends the waiting thread
         assert stopped.result() == node.pid
     assert out.splitlines() == [ORDERLY, "stopping now (SIGTERM)"]
     assert "KeyboardInterrupt" in err
 
 
-def test_there_may_be_nobody_to_stop_or_one_who_may_not_be_told(folder, monkeypatch):
+def test_stop_handles_an_absent_or_forbidden_process(folder, monkeypatch):
     assert [stop_node(folder), stop_node(folder, now=True)] == [None, None]
     monkeypatch.setattr(os, "kill", Mock(side_effect=PermissionError))
     with folder.locked():
         with pytest.raises(NodeError, match=f"{os.getpid()}.*as root"):
             stop_node(folder)
         folder.lock_file.write_bytes(b"")
-        with pytest.raises(NodeError, match="run the command again"):  # its number is not told yet
+        with pytest.raises(NodeError, match="run the command again"):  # no process id yet
             stop_node(folder)
 
 
@@ -115,14 +115,14 @@ def press(number=signal.SIGINT):
 
 
 @pytest.mark.parametrize("number", STOPS)
-def test_before_the_work_a_signal_interrupts_at_once_with_a_word(number, capsys):
+def test_signal_before_work_interrupts_with_a_message(number, capsys):
     with pytest.raises(KeyboardInterrupt), stopping():
         press(number)
     assert capsys.readouterr().out == f"stopping now ({number.name})\n"
 
 
 @pytest.mark.parametrize("number", STOPS)
-def test_a_signal_during_the_work_lets_the_round_end_and_the_closing_is_left_alone(number, capsys):
+def test_signal_during_work_finishes_round_and_cleanup(number, capsys):
     with stopping() as stop:
         with stop.working():
             press(number)
@@ -147,16 +147,16 @@ def loop():
     thread.close()
 
 
-def test_an_interrupted_wait_lasts_until_its_work_has_put_everything_back(loop, monkeypatch):
-    steps, begun, result = [], threading.Event(), Future.result
+def test_interrupted_wait_lasts_until_cleanup_is_done(loop, monkeypatch):
+    steps, started, result = [], threading.Event(), Future.result
 
     def waited(future):
-        threading.Thread(target=lambda: begun.wait() and press()).start()
+        threading.Thread(target=lambda: started.wait() and press()).start()
         return result(future)
 
     async def work():
         try:
-            begun.set()
+            started.set()
             await asyncio.sleep(60)
         finally:
             await asyncio.sleep(0.05)
@@ -171,18 +171,18 @@ def test_an_interrupted_wait_lasts_until_its_work_has_put_everything_back(loop, 
         loop.call(failing())
 
 
-def test_a_node_that_ends_says_how_to_go_on():
+def test_finished_node_says_how_to_resume():
     again = "run the same command to resume"
     more = "continue with a larger --rounds, or with --rounds 0 until you stop it"
-    for asked in (0, 20):
-        assert ended(1, asked) == f"1 round is done; {again}"
-        assert ended(12, asked) == f"12 rounds are done; {again}"
+    for limit in (0, 20):
+        assert ended(1, limit) == f"1 round is done; {again}"
+        assert ended(12, limit) == f"12 rounds are done; {again}"
     assert ended(1, 1) == f"1 round is done; {more}"
     assert ended(12, 12) == f"12 rounds are done; {more}"
     assert ended(1012, 5) == f"1012 rounds are done, of the 5 asked for; {more}"
 
 
-def test_a_question_needs_an_answer_and_ctrl_c_stays_ctrl_c(monkeypatch):
+def test_dialogue_needs_input_and_passes_ctrl_c_through(monkeypatch):
     trial = Mock(run=lambda *_: Mock(lines=list, settings=lambda: {"learner.lr": 0.1}))
     interrupted = Paper()
     interrupted.readline = Mock(side_effect=KeyboardInterrupt)

@@ -26,71 +26,71 @@ from tests.support import random_policy
 from tests.swarm.experience_parts import ANNA, BEN, lineage, pooled
 
 
-def test_an_update_is_credited_to_the_policy_after_it_and_to_the_authors():
+def test_update_records_its_groups_and_credits_authors():
     loop = Loop(local=4, external=4, teacher=Half(), select=AutoSelection)
     loop.prove(ANNA)
     loop.pool.add([pooled(1), pooled(2, author=BEN), pooled(3, (1.0, 1.0), author=BEN)])
     written = loop.source.generate(14, Stopwatch())
-    own = written[:12]
-    taken = loop.external.take(1, written, own)
-    assert taken.wanted == 12 - 6, "one in two teaches"
+    local = written[:12]
+    taken = loop.external.take(1, written, local)
+    assert taken.wanted == 12 - 6, "half of the 12 local groups are informative"
     assert {group.key for group in taken.groups} == {GroupKey(ANNA, 7, 1), GroupKey(BEN, 7, 2)}
-    assert taken.proven == {ANNA} and [each.own for each in taken.training] == [False, False]
+    assert taken.proven == {ANNA} and [each.local for each in taken.training] == [False, False]
     assert loop.intake.seen == [group.key for group in written]
     before = loop.accounts.tried()
     useful = tuple(0.5 * (group.author == BEN) for group in taken.groups)
-    loop.external.credit(own, taken, UpdateStats(skipped=False, useful=useful), 9)
-    keys = [*(GroupKey(b"", *group.key) for group in own), *(group.key for group in taken.groups)]
+    loop.external.credit(local, taken, UpdateStats(skipped=False, useful=useful), 9)
+    keys = [*(GroupKey(b"", *group.key) for group in local), *(group.key for group in taken.groups)]
     assert lineage(loop.pool, 9) == sorted(keys)
     assert loop.accounts.tried()[BEN] == 0.5 and loop.accounts.tried()[ANNA] < before[ANNA]
     assert loop.counters.snapshot()["external_useless"] == 1
 
 
-def test_what_is_admitted_counts_in_the_lead_once_whether_it_is_taken_or_not():
+def test_peer_reward_advantage_counts_each_group_once():
     loop = Loop(local=16, external=1)
     loop.prove(ANNA)
     loop.pool.add([pooled(number, (1.0, 1.0, 0.0), env="sums") for number in range(8)])
-    assert loop.rounds.step().lead > 0.0, "two in three are right, and half of the node's own"
+    assert loop.rounds.step().peer_advantage > 0.0, "two thirds against half are right"
     for expected in (8.0, 8.0 * KEPT):
-        seen = loop.lead.state_dict()["seen"]
+        seen = loop.peer_advantage.state_dict()["seen"]
         assert [n for author, *_, n, _ in seen if author == ANNA.hex()] == [expected]
         loop.rounds.step()
-    assert Loop(local=3, external=1).rounds.step().lead is None, "nothing is from outside"
+    assert Loop(local=3, external=1).rounds.step().peer_advantage is None, "without peer groups"
 
 
 def too_long(number, author):
     return pooled(number, author=author, texts=["x" * 600, "y"])
 
 
-def test_a_group_that_nothing_is_left_of_earns_its_author_nothing_and_is_not_trained_on():
+def test_emptied_group_is_not_trained_and_earns_nothing():
     loop = Loop(local=3, external=1)
     loop.pool.add([too_long(1, ANNA)])
     outcome = loop.rounds.step()
     assert outcome.external == ()
-    assert outcome.trained == len(outcome.own) == len(lineage(loop.pool, 1))
+    assert outcome.trained == len(outcome.local) == len(lineage(loop.pool, 1))
     assert loop.accounts.tried() == {ANNA: 0.0} and loop.pool.fresh() == []
 
 
-def test_shares_are_of_what_is_left_of_a_choice():
+def test_shares_count_only_usable_groups():
     loop = Loop(local=4, external=4)
     loop.prove(ANNA, BEN)
     loop.pool.add([pooled(1), pooled(2), too_long(1, BEN), too_long(2, BEN)])
     written = loop.source.generate(8, Stopwatch())
     taken = loop.external.take(1, written, written[:4])
-    assert [each.author for each in taken.groups] == [ANNA], "of five groups two are too many"
+    assert [each.author for each in taken.groups] == [ANNA], "two exceed the author's share"
     assert len(taken.training) == 1 and loop.counters.snapshot()["external_over_share"] == 1
 
 
-def test_shares_of_an_author_and_of_newcomers_are_those_asked_for(monkeypatch):
-    asked = {"select": "uniform", "local": 4, "external": 4}
-    asked |= {"author_share": 0.25, "unproven_share": 0.5}
-    parts = Parts(monkeypatch, **{f"mixture__{key}": value for key, value in asked.items()})
+def test_config_sets_author_and_unproven_shares(monkeypatch):
+    options = {"select": "uniform", "local": 4, "external": 4}
+    options |= {"author_share": 0.25, "unproven_share": 0.5}
+    parts = Parts(monkeypatch, **{f"mixture__{key}": value for key, value in options.items()})
     parts.pool.add(pooled(n, author=author) for author in (ANNA, BEN) for n in range(4))
     parts.run(1)
-    assert len(parts.outcomes[0].external) == 4, "half of eight, though no author may have three"
+    assert len(parts.outcomes[0].external) == 4, "four of eight; no author may have three"
 
 
-def test_a_running_node_takes_all_it_has_room_for_from_a_peer_once_it_is_trusted(tmp_path):
+def test_running_node_fills_updates_from_a_newly_trusted_peer(tmp_path):
     folder = RunFolder(tmp_path)
     trusted = ListedPeers("trusted", folder)
     loop = Loop(local=4, external=4, select=AutoSelection, trusted=trusted.authors)
@@ -104,10 +104,10 @@ def test_a_running_node_takes_all_it_has_room_for_from_a_peer_once_it_is_trusted
     taken.append(len(loop.rounds.step().external))
     trusted.write([])
     taken.append(len(loop.rounds.step().external))
-    assert taken == [2, 8, 8, 2], "as it was where the file is damaged"
+    assert taken == [2, 8, 8, 2], "a damaged file changes nothing"
 
 
-def test_peers_groups_of_an_env_in_which_luck_decides_are_marked_for_the_learner():
+def test_peer_groups_of_hidden_chance_envs_are_marked():
     for names in ([], [pooled(1).group.env]):
         loop = Loop(local=2, external=2, hidden=lambda names=names: {*names})
         loop.pool.add([pooled(1)])
@@ -117,7 +117,7 @@ def test_peers_groups_of_an_env_in_which_luck_decides_are_marked_for_the_learner
         assert not any(done.hidden for each in written for done in each.training.completions)
 
 
-def test_groups_of_a_blocked_author_are_not_trained_on_and_its_records_not_read():
+def test_groups_of_a_blocked_author_are_not_trained_on():
     blocked = set[bytes]()
     loop = Loop(local=4, external=4, blocked=lambda: blocked)
     loop.prove(ANNA, BEN)
@@ -131,7 +131,7 @@ def test_groups_of_a_blocked_author_are_not_trained_on_and_its_records_not_read(
     assert not loop.accounts.banned(ANNA)
 
 
-def test_what_a_banned_peer_sent_before_is_not_used_even_if_it_is_trusted():
+def test_groups_of_a_banned_trusted_peer_are_not_used():
     loop = Loop(local=8, external=4, trusted=lambda: {ANNA})
     loop.prove(BEN)
     loop.pool.add([*(pooled(n) for n in range(30)), *(pooled(n, author=BEN) for n in range(30))])
@@ -142,7 +142,7 @@ def test_what_a_banned_peer_sent_before_is_not_used_even_if_it_is_trusted():
     assert loop.rounds.step().external == () and loop.external.missing() == 4
 
 
-def test_a_peer_that_is_banned_during_an_update_earns_nothing_by_it():
+def test_peer_banned_during_an_update_earns_nothing():
     loop = Loop(local=4, external=4)
     loop.pool.add([pooled(1)])
     written = loop.source.generate(4, Stopwatch())
@@ -162,7 +162,7 @@ class Games(Teacher):
 
 
 def played(number, author=ANNA):
-    """A group of two turns."""
+    """Return a group with two turns."""
     segments = [
         (
             Segment(Writer.POLICY, first),
@@ -176,8 +176,8 @@ def played(number, author=ANNA):
     return replace(pooled(number, author=author), group=group, encoded=encode_group(group))
 
 
-def test_peers_groups_of_several_turns_do_not_stop_a_node_whose_template_takes_one():
-    """One is only omitted; the other, which nothing foresaw, costs its group and not the node."""
+def test_one_turn_template_survives_multi_turn_peer_groups():
+    """An unreadable group is omitted; an unforeseen failure costs only its group."""
     for scorer, counted in ((Games(), {}), (Teacher(), {"external_failed": 2})):
         loop = Loop(local=2, external=6, select=AutoSelection)
         model, tokenizer = loop.policy.model, loop.policy.tokenizer
@@ -200,7 +200,7 @@ def intake_of(counters, *refuse, **keys):
     return open_intake(config, random_policy(hidden=32, layers=1), b"secret", counters)
 
 
-def test_only_the_filters_that_are_asked_for_look_at_external_groups_of_own_size():
+def test_only_configured_filters_check_peer_groups():
     around = ("<answer>" + "ab" * 20 + "</answer>", 1.0)
     trails, wrong = ("<answer>1</answer>" + "0123456789" * 2, 1.0), ("18", 0.0)
     counters = Counters()
@@ -213,7 +213,7 @@ def test_only_the_filters_that_are_asked_for_look_at_external_groups_of_own_size
     assert counters.snapshot()["external_refused{reason=copied}"] == 1
     intake = intake_of(counters, "trailing")
     assert intake.take(sent([around, wrong])) is not None
-    assert intake.take(sent([trails, wrong])) is None, "sums are answered in a tag"
+    assert intake.take(sent([trails, wrong])) is None, "answers to sums end with a tag"
     counters = Counters()
     fits, long = [("1" * 59, 1.0), ("2" * 59, 0.0), ("3" * 59, 0.5)], ("1" * 60, 1.0)
     taken = intake_of(counters).take(sent(fits))
@@ -224,13 +224,13 @@ def test_only_the_filters_that_are_asked_for_look_at_external_groups_of_own_size
     assert limited.take(sent([fits[0], wrong])) is None
 
 
-def test_an_engine_whose_weights_are_still_the_policys_is_left_alone():
+def test_engine_with_current_weights_is_not_updated():
     loop = Loop(teacher=Nothing())
     loop.rounds.step()
     assert loop.calls == []
 
 
-def test_what_went_wrong_in_an_update_is_counted(caplog):
+def test_update_problems_are_counted_and_logged(caplog):
     def counted(**told):
         loop = Loop()
         loop.learn(**told)
@@ -238,23 +238,23 @@ def test_what_went_wrong_in_an_update_is_counted(caplog):
         return loop.counters.snapshot()
 
     with caplog.at_level(logging.WARNING):
-        found = counted(refused=1, unlikely=2, halved=3, engine_gap=0.06)
+        counts = counted(refused=1, unlikely=2, halved=3, logprob_mismatch=0.06)
     names = ("steps_refused", "external_refused{reason=unlikely}", "micro_batch_halved")
-    assert found == dict(zip((*names, "engine_gaps"), (1, 2, 3, 1), strict=True))
+    assert counts == dict(zip((*names, "logprob_mismatches"), (1, 2, 3, 1), strict=True))
     assert "differ from the learner's by 0.06 nats" in caplog.text
     assert "explains 0.001" in caplog.text
-    assert [counted(engine_gap=quiet) for quiet in (5e-4, None)] == [{}, {}]
+    assert [counted(logprob_mismatch=quiet) for quiet in (5e-4, None)] == [{}, {}]
 
 
-def test_an_engine_is_compared_also_where_only_strangers_teach():
+def test_mismatch_is_measured_with_peer_groups_only():
     loop = Loop(local=8, external=4, teacher=Nothing())
     loop.prove(ANNA)
     loop.pool.add([pooled(1), pooled(2)])
     outcome = loop.rounds.step()
     assert outcome.external and not outcome.update.skipped
-    assert outcome.update.staleness == (), "no own token is trained on"
-    assert outcome.update.engine_gap is not None
-    assert loop.counters.snapshot()["engine_gaps"] == 1
+    assert outcome.update.staleness == (), "no local token is trained"
+    assert outcome.update.logprob_mismatch is not None
+    assert loop.counters.snapshot()["logprob_mismatches"] == 1
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_an_engine_is_compared_also_where_only_strangers_teach():
         ({"streaming": True}, False),
     ],
 )
-def test_the_engine_rests_where_it_shares_the_device_or_oversamples(monkeypatch, changes, rests):
+def test_engine_sleeps_if_it_shares_device_or_oversamples(monkeypatch, changes, rests):
     parts = Parts(monkeypatch, **changes).run(1)
     parts.trainer.close()
     assert ("sleep" in parts.calls) == rests
@@ -280,20 +280,20 @@ def test_the_engine_rests_where_it_shares_the_device_or_oversamples(monkeypatch,
         ({}, False),
     ],
 )
-def test_own_groups_are_weighed_by_age_only_where_they_can_be_old(monkeypatch, changes, decoupled):
+def test_learner_is_decoupled_only_if_groups_can_be_stale(monkeypatch, changes, decoupled):
     opened = Mock(side_effect=module.open_learner)
     monkeypatch.setattr(module, "open_learner", opened)
-    asked = {"correction": "tis", "correction_options": {"cap": 3.0}}
-    keys = {f"mixture__{key}": value for key, value in asked.items()}
+    options = {"correction": "tis", "correction_options": {"cap": 3.0}}
+    keys = {f"mixture__{key}": value for key, value in options.items()}
     keys |= {"engine__temperature": 0.75, "mixture__filters": ["unlikely"]}
     Parts(monkeypatch, **keys, **changes)
     Parts(monkeypatch, mixture__filters=[])
-    expected = {**asked, "decoupled": decoupled, "temperature": 0.75, "floor": True}
+    expected = {**options, "decoupled": decoupled, "temperature": 0.75, "floor": True}
     first, second = (call.kwargs for call in opened.call_args_list)
     assert expected.items() <= first.items() and not second["floor"]
 
 
-def test_what_is_shared_keeps_to_the_swarms_schedule_and_says_which_policy_wrote_it(monkeypatch):
+def test_published_groups_respect_swarm_limit_and_name_policy(monkeypatch):
     parts = Parts(monkeypatch, engine__temperature=0.75).run(2)
     origin = Origin(0, "random-0", parts.policy.encoding, 0.75, 40)
     assert parts.published == [
@@ -301,20 +301,20 @@ def test_what_is_shared_keeps_to_the_swarms_schedule_and_says_which_policy_wrote
         ([0, 1, 2, 3], origin),
         ([4, 5], replace(origin, policy_step=1)),
     ]
-    assert [len(outcome.own) for outcome in parts.outcomes] == [4, 4], "all are trained on"
+    assert [len(outcome.local) for outcome in parts.outcomes] == [4, 4], "all groups are trained"
 
 
-def test_closing_keeps_what_is_begun_for_the_next_run(monkeypatch):
-    # On threads a question could still be built when the last update ends: no answer was begun.
+def test_close_saves_unfinished_groups_for_next_run(monkeypatch):
+    # With threads, prompts could still be in preparation when the last update ends.
     monkeypatch.setattr(module, "ThreadPoolExecutor", lambda *arguments: AtOnce())
     parts = Parts(monkeypatch, streaming=True, schedule__max_staleness=1).run(2)
     parts.trainer.close()
-    assert parts.calls[-2:] == ["poll", "close"], "halted, looked at once more and let go"
+    assert parts.calls[-2:] == ["poll", "close"], "the engine is polled, then closed"
     assert "pause" in parts.calls
     assert any(group.kept for group in UnfinishedGroups(parts.journal).groups())
 
 
-def test_an_overlapping_run_goes_on_at_the_age_that_it_had(monkeypatch):
+def test_resumed_async_run_keeps_its_policy_version(monkeypatch):
     parts = Parts(monkeypatch, streaming=True, schedule__max_staleness=1)
     parts.policy.version = 5
     parts.run(6, done=5)
@@ -322,7 +322,7 @@ def test_an_overlapping_run_goes_on_at_the_age_that_it_had(monkeypatch):
     assert versions and versions <= {5, 6}
 
 
-def test_what_was_written_by_policies_after_the_checkpoint_is_written_anew(monkeypatch):
+def test_resume_rewinds_groups_newer_than_the_checkpoint(monkeypatch):
     told, rewind = [], UnfinishedGroups.rewind
     monkeypatch.setattr(UnfinishedGroups, "rewind", lambda *a: told.append(a[1:]) or rewind(*a))
     parts = Parts(monkeypatch, streaming=True)
@@ -341,5 +341,5 @@ def test_what_was_written_by_policies_after_the_checkpoint_is_written_anew(monke
         ("/", "model"),
     ],
 )
-def test_peers_see_the_last_part_of_a_models_name_in_printable_letters(name, shown):
+def test_public_model_name_hides_paths_and_is_printable(name, shown):
     assert public_name(name) == shown

@@ -1,4 +1,4 @@
-"""A warm start shows a model the form of the answers of a swarm's own tasks."""
+"""A warm start teaches a model the answer format of the swarm's tasks."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ from swarm.groups import Split, TaskRef
 
 @pytest.fixture
 def node(tmp_path: Path) -> RunFolder:
-    """A node that has not trained, in a swarm of easy tasks."""
+    """Return the folder of an untrained node in a swarm with easy tasks."""
     tasks = tmp_path / "easy.toml"
     tasks.write_text(
         'source = "reasoning-gym"\nversion = "0.1.25"\nextract = "answer_tag"\n'
@@ -45,26 +45,26 @@ def warmed(node: RunFolder, steps: int = 1, tell=lambda line: None):
     return warm_start(load(node.config), node, node.config, steps, tell)
 
 
-def test_it_writes_a_model_beside_the_base_and_says_what_it_did(node):
-    said: list[str] = []
-    record = warmed(node, 3, said.append)
+def test_warm_start_saves_a_model_and_prints_a_summary(node):
+    lines: list[str] = []
+    record = warmed(node, 3, lines.append)
     assert record.base == "tiny" and record.families == ("spell_backward",)
     assert (record.steps, record.examples) == (3, 48)
     model = node.root / "warm-start"
     assert json.loads((model / RECORD).read_text())["steps"] == 3
     assert load(node.config).policy.model == str(model)
     assert Policy.load(load(node.config).policy).model.num_parameters() > 0
-    assert said[0].startswith("before: ") and "loss" in said[1] and str(model) in said[-1]
+    assert lines[0].startswith("before: ") and "loss" in lines[1] and str(model) in lines[-1]
 
 
-def test_it_refuses_a_second_time_and_leaves_the_first(node):
+def test_warm_start_refuses_to_overwrite_a_model(node):
     warmed(node)
     with pytest.raises(NodeError, match="warm-start"):
         warmed(node)
     assert (node.root / "warm-start" / RECORD).exists()
 
 
-def test_a_warm_start_whose_config_was_not_changed_names_the_key_to_change(node, monkeypatch):
+def test_interrupted_warm_start_names_the_key_to_change(node, monkeypatch):
     killed = Mock(side_effect=SystemExit)
     monkeypatch.setattr("node.run.warm_start.set_keys", killed)
     with pytest.raises(SystemExit):
@@ -74,9 +74,9 @@ def test_a_warm_start_whose_config_was_not_changed_names_the_key_to_change(node,
         warmed(node)
 
 
-def test_a_full_disk_ends_a_warm_start_with_the_remedy_and_leaves_nothing(node, monkeypatch):
-    left = node.root / ".warm-start-killed"
-    left.mkdir()
+def test_warm_start_on_a_full_disk_fails_and_cleans_up(node, monkeypatch):
+    partial = node.root / ".warm-start-killed"
+    partial.mkdir()
     full = SafetensorError("Error while serializing: I/O error: (os error 28)")
     monkeypatch.setattr(Policy, "save", Mock(side_effect=full))
     with pytest.raises(DiskFullError, match="Free some space there"):
@@ -84,7 +84,7 @@ def test_a_full_disk_ends_a_warm_start_with_the_remedy_and_leaves_nothing(node, 
     assert list(node.root.glob("*warm-start*")) == [] and load(node.config).policy.model == "tiny"
 
 
-def test_a_warm_start_that_cannot_begin_leaves_nothing_behind(node):
+def test_failed_warm_start_leaves_no_files(node):
     node.manifest.unlink()
     with pytest.raises(NodeError):
         warmed(node)
@@ -92,7 +92,7 @@ def test_a_warm_start_that_cannot_begin_leaves_nothing_behind(node):
     assert load(node.config).policy.model == "tiny"
 
 
-def test_steps_on_one_example_bring_the_policy_to_write_it():
+def test_supervised_steps_teach_the_policy_one_example():
     policy = Policy.load(Config.with_overrides({"policy.device": "cpu"}).policy)
     learning = LearnerSection(lr=1e-3, warmup_steps=1)
     learner = SupervisedLearner(policy, learning)
@@ -104,7 +104,7 @@ def test_steps_on_one_example_bring_the_policy_to_write_it():
     assert first == policy.encode_completion("nus", stopped=True)[0]
 
 
-def test_an_example_has_the_form_that_its_prompt_asks_for():
+def test_example_answer_has_the_format_of_its_prompt():
     specs = load_task_set("reasoning-gym")
     with Verifier(specs, Allowed(), outside=False, counters=Counters()) as verifier:
         verifier.start()
@@ -113,19 +113,19 @@ def test_an_example_has_the_form_that_its_prompt_asks_for():
         (prompt, written), (_, unknown) = verifier.examples(tasks)
         assert verifier.prompts(tasks)[0] == prompt and "<answer>" in prompt
         assert written is not None and written.startswith("<answer>")
-        assert verifier.judge(tasks[0], [written]).rewards == (1.0,)
+        assert verifier.verify(tasks[0], [written]).rewards == (1.0,)
         assert unknown is None
 
 
 @pytest.mark.parametrize(
     ("rewards", "useful"),
     [
-        (((0.1, 0.3), (0.2, 0.0)), False),  # partial credit alone
+        (((0.1, 0.3), (0.2, 0.0)), False),  # only partial credit
         (((1.0, 0.0), (0.0, 0.0)), True),
         (((1.0, 1.0), (0.0, 0.0)), True),
         (((1.0, 0.0), (0.0, 0.0), (0.0, 0.0)), False),
     ],
 )
-def test_it_ends_when_enough_answers_are_right(rewards, useful):
+def test_enough_requires_correct_answers(rewards, useful):
     tasks = tuple(TaskRef("sums", 0, number, Split.HELDOUT) for number in range(len(rewards)))
     assert enough(Evaluation(tasks, rewards)) is useful

@@ -1,4 +1,4 @@
-"""A trainer over a scripted engine, in a swarm of one, with what it hands out noted."""
+"""A trainer with a scripted engine, alone in its swarm; its output is recorded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support import random_policy
 from tests.swarm.experience_parts import START
 
 LIMIT = 6
-"""Groups an epoch that a member may share."""
+"""Groups that a member may share per time slot."""
 
 
 def manifest() -> Manifest:
@@ -37,7 +37,7 @@ def manifest() -> Manifest:
 
 
 def configured(*, streaming: bool = False, **changes: object) -> Config:
-    """Small numbers, an engine ``streaming`` beside the learner, ``changes`` as section__key."""
+    """Return a small configuration; ``changes`` are named section__key."""
     small = {"engine__group_size": 2, "engine__max_new_tokens": 40, "schedule__eval_tasks": 2}
     small |= {"mixture__local": 4, "mixture__external": 0}
     small["schedule__mode"] = "async" if streaming else "sync"
@@ -47,7 +47,7 @@ def configured(*, streaming: bool = False, **changes: object) -> Config:
 
 
 class Closing(VirtualEngine):
-    """Tells when it is closed."""
+    """Records its close call."""
 
     def close(self) -> None:
         self.before("close")
@@ -57,8 +57,8 @@ class Parts:
     """A trainer and everything around it.
 
     Attributes:
-        calls: of the engine, in their order.
-        published: indexes of groups and what is told of their policy, for every round.
+        calls: calls of the engine, in order.
+        published: indexes and origin of the published groups, per round.
     """
 
     def __init__(

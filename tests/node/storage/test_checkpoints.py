@@ -27,7 +27,7 @@ def writer(text):
 
 @contextmanager
 def another_process_reading(folder):
-    """As eval and export do, which ends when its standard input does."""
+    """Start a process that reads checkpoints until its standard input closes."""
     program = (
         "import sys; from pathlib import Path; from node.storage.checkpoints import Checkpoints\n"
         "with Checkpoints(Path(sys.argv[1])).reading():\n"
@@ -58,19 +58,19 @@ def contents(folder):
 
 
 def weights(checkpoints):
-    """Those of the newest checkpoint, which nothing is to be said of."""
+    """Return the newest checkpoint's weights; loading it must give no notes."""
     loaded = checkpoints.load_latest()
     assert loaded is not None and loaded.notes == ()
     return (loaded.path / "model" / "weights.bin").read_text()
 
 
-def test_folders_with_odd_names_are_no_checkpoints(three_saved):
+def test_folders_with_odd_names_are_ignored(three_saved):
     for name in ("step-000000000009", "step-" + "9" * 200, "step-0000000٩", "step-00000009\n"):
         (three_saved.folder / name).mkdir()
     assert [entry.round for entry in list_checkpoints(three_saved)] == [2, 3]
 
 
-def test_none_is_deleted_or_set_aside_while_another_process_reads(three_saved):
+def test_checkpoints_stay_while_another_process_reads_them(three_saved):
     with another_process_reading(three_saved.folder):
         with pytest.raises(NodeError, match=r"another process uses .* eval or export"):
             three_saved.roll_back(2)
@@ -95,13 +95,13 @@ def test_a_read_only_folder_can_be_read_but_not_rolled_back(three_saved, monkeyp
     assert three_saved.steps() == [2, 3]
 
 
-def test_where_there_is_no_checkpoint_there_is_nothing_to_keep_or_to_load(checkpoints):
+def test_reading_without_checkpoints_creates_no_folder(checkpoints):
     with checkpoints.reading():
         assert checkpoints.steps() == []
     assert not checkpoints.folder.exists() and checkpoints.load_latest() is None
 
 
-def test_the_newest_checkpoint_comes_back_as_it_was_written_and_the_last_two_are_kept(three_saved):
+def test_newest_checkpoint_loads_unchanged_and_two_are_kept(three_saved):
     assert weights(three_saved) == "weights 3"
     assert three_saved.load_latest().state == {"step": 3, "round": 30}
     assert three_saved.steps() == [2, 3]
@@ -127,7 +127,7 @@ def digests(text):
         *((digests(text), "damaged") for text in ("[]", "3", "[" * 100_000, "null", "{")),
     ],
 )
-def test_a_damaged_checkpoint_gives_way_to_the_one_before_and_says_so(three_saved, damage, told):
+def test_load_reports_damage_and_uses_the_previous_checkpoint(three_saved, damage, told):
     damage(three_saved.path(3))
     loaded = three_saved.load_latest()
     assert loaded is not None and loaded.state["step"] == 2
@@ -136,7 +136,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before_and_says_so(three_save
 
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EMFILE, errno.ESTALE])
-def test_a_checkpoint_that_cannot_be_read_now_is_not_called_damaged(three_saved, monkeypatch, code):
+def test_temporary_read_error_is_not_reported_as_damage(three_saved, monkeypatch, code):
     failed = Mock(side_effect=OSError(code, os.strerror(code)))
     monkeypatch.setattr("hashlib.file_digest", failed)
     with pytest.raises(NodeError, match=f"cannot read the checkpoints .{os.strerror(code)}.*step-"):
@@ -146,7 +146,7 @@ def test_a_checkpoint_that_cannot_be_read_now_is_not_called_damaged(three_saved,
         three_saved.load_latest()
 
 
-def test_going_on_from_an_earlier_checkpoint_replaces_the_damaged_later_ones(three_saved):
+def test_save_replaces_damaged_later_checkpoints(three_saved):
     def damage(step):
         (three_saved.path(step) / "optimizer.bin").write_text("")
 
@@ -168,7 +168,7 @@ def full_disk(folder):
 
 
 def full_disk_for_safetensors(folder):
-    """Its writer deletes what it wrote, so that the disk has space again."""
+    """Fail as safetensors does, which deletes its file and so frees the disk."""
     raise SafetensorError("Error while serializing: I/O error: (os error 28)")
 
 
@@ -185,7 +185,7 @@ def broken(folder):
         (broken, RuntimeError, "wrong device"),
     ],
 )
-def test_a_full_disk_or_another_failure_leaves_earlier_checkpoints(three_saved, write, error, told):
+def test_failed_save_keeps_earlier_checkpoints_unchanged(three_saved, write, error, told):
     before = contents(three_saved.folder)
     with pytest.raises(error, match=told):
         three_saved.save(4, write, {"step": 4})
@@ -196,18 +196,18 @@ def hidden(checkpoints):
     return [p.name for p in checkpoints.folder.iterdir() if p.name.startswith(".")]
 
 
-@pytest.mark.parametrize("process", [99999, os.getpid()], ids=["killed", "of the same number"])
-def test_what_a_killed_process_left_is_swept_by_the_next_save(three_saved, process):
+@pytest.mark.parametrize("process", [99999, os.getpid()], ids=["killed", "same pid"])
+def test_next_save_removes_files_from_killed_processes(three_saved, process):
     for name in (f".draft-{process}", f".old-{process}"):
         (three_saved.folder / name).mkdir()
         (three_saved.folder / name / "weights.bin").write_text("half")
     assert three_saved.load_latest().state["step"] == 3
     three_saved.save(3, writer("weights 3 again"), {"step": 3})
     assert three_saved.steps() == [2, 3]
-    assert hidden(three_saved) == [], "and nothing is left of the one that was replaced"
+    assert hidden(three_saved) == [], "the replaced checkpoint is deleted"
 
 
-def test_a_process_killed_while_it_deletes_a_checkpoint_leaves_no_part(three_saved, monkeypatch):
+def test_process_killed_during_deletion_leaves_no_partial_folder(three_saved, monkeypatch):
     class Killed(BaseException):
         pass
 
@@ -225,7 +225,7 @@ def test_a_process_killed_while_it_deletes_a_checkpoint_leaves_no_part(three_sav
     assert not list(three_saved.folder.glob(".old-*"))
 
 
-def test_a_checkpoint_is_a_folder_of_that_name_and_nothing_else(checkpoints):
+def test_only_folders_with_exact_names_are_checkpoints(checkpoints):
     last = 123_456_789
     checkpoints.save(last, writer("weights"), {"step": last})
     (checkpoints.folder / "step-00000007.bak").mkdir()
@@ -233,7 +233,7 @@ def test_a_checkpoint_is_a_folder_of_that_name_and_nothing_else(checkpoints):
     assert checkpoints.steps() == [last] and checkpoints.load_latest().state == {"step": last}
 
 
-def test_a_checkpoint_is_private_and_on_the_disk_before_it_takes_its_name(checkpoints, monkeypatch):
+def test_checkpoint_is_private_and_flushed_before_the_rename(checkpoints, monkeypatch):
     flushed: list[Path] = []
 
     def note(path):
@@ -253,7 +253,7 @@ def test_a_checkpoint_is_private_and_on_the_disk_before_it_takes_its_name(checkp
     assert saved.stat().st_mode & 0o777 == 0o700
 
 
-def test_the_best_are_kept_beside_the_newest_in_each_swarm(checkpoints):
+def test_best_checkpoints_per_swarm_are_also_kept(checkpoints):
     checkpoints.best = 2
     rewards = [("a", 0.9), ("a", 0.5), ("b", 0.1), ("a", 0.7), ("b", 0.0), ("b", 0.1)]
     for step, (swarm, reward) in enumerate(rewards, start=1):
@@ -261,10 +261,10 @@ def test_the_best_are_kept_beside_the_newest_in_each_swarm(checkpoints):
         checkpoints.rewards.note(step, swarm, reward)
     for step in (7, 8):
         checkpoints.save(step, writer(f"weights {step}"), {})
-    assert checkpoints.steps() == [1, 3, 4, 6, 7, 8], "of equals the latest"
+    assert checkpoints.steps() == [1, 3, 4, 6, 7, 8], "the latest of equal rewards stays"
 
 
-def test_rewards_that_cannot_be_read_cost_no_checkpoint(three_saved, caplog):
+def test_save_works_despite_unreadable_rewards_file(three_saved, caplog):
     (three_saved.folder / "rewards.json").write_text("[")
     three_saved.save(4, writer("weights 4"), {})
     assert three_saved.steps() == [3, 4]
@@ -273,7 +273,7 @@ def test_rewards_that_cannot_be_read_cost_no_checkpoint(three_saved, caplog):
     assert three_saved.rewards.read() == {4: ("a", 0.5)}
 
 
-def test_rewards_that_cannot_be_read_now_are_not_replaced(three_saved, monkeypatch):
+def test_temporary_read_error_keeps_the_rewards_file(three_saved, monkeypatch):
     three_saved.rewards.note(3, "a", 0.5)
     with monkeypatch.context() as patch:
         failed = Mock(side_effect=OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
@@ -292,7 +292,7 @@ def history(checkpoints):
     return checkpoints
 
 
-def test_a_run_goes_on_from_where_it_was_rolled_back_to(history):
+def test_run_continues_from_rolled_back_checkpoint(history):
     assert history.roll_back(10) == [20, 30] and weights(history) == "weights 10"
     assert history.rolled_back().steps() == [20, 30]
     history.save(20, writer("other weights 20"), {})
@@ -301,7 +301,7 @@ def test_a_run_goes_on_from_where_it_was_rolled_back_to(history):
     assert history.rolled_back().rewards.read() == {20: ("a", 0.2), 30: ("a", 0.3)}
 
 
-def test_what_was_set_aside_comes_back_and_no_more_is_than_is_kept(history):
+def test_rollback_restores_set_aside_checkpoints_up_to_limit(history):
     history.roll_back(10)
     assert history.roll_back(20) == [] and weights(history) == "weights 20"
     assert history.rewards.read() == {10: ("a", 0.1), 20: ("a", 0.2)}
@@ -312,7 +312,7 @@ def test_what_was_set_aside_comes_back_and_no_more_is_than_is_kept(history):
     assert history.rolled_back().steps() == [30]
 
 
-def test_a_damaged_checkpoint_is_not_gone_back_to(history):
+def test_rollback_refuses_damaged_checkpoint(history):
     (history.path(10) / "optimizer.bin").write_text("")
     with pytest.raises(CheckpointError, match=r"checkpoint damaged.*swarm-node checkpoints"):
         history.roll_back(10)

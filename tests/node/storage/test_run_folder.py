@@ -30,8 +30,8 @@ with RunFolder(Path(sys.argv[1])).locked():
     print("held", flush=True)
     sys.stdin.read()
 """
-HERE, THERE = "aa" * 32, "bb" * 32
-OF_HERE = {
+SWARM_A, SWARM_B = "aa" * 32, "bb" * 32
+FILES_A = {
     "manifest.swarm": b"here",
     "journal.sqlite": b"rows of here",
     "journal.sqlite-wal": b"late rows of here",
@@ -51,7 +51,7 @@ def other_process(tmp_path):
         process.kill()
 
 
-def test_a_second_process_is_told_who_holds_a_folder_until_that_is_killed(tmp_path, other_process):
+def test_lock_error_names_the_holding_process_until_it_is_killed(tmp_path, other_process):
     folder = RunFolder(tmp_path)
     holds = f"used by process {other_process.pid}"
     with pytest.raises(RunFolderBusy, match=holds), folder.locked():
@@ -65,7 +65,7 @@ def test_a_second_process_is_told_who_holds_a_folder_until_that_is_killed(tmp_pa
     assert folder.holder() is None
 
 
-def test_what_a_killed_process_had_half_written_is_removed(tmp_path):
+def test_lock_removes_partial_files_from_killed_process(tmp_path):
     (tmp_path / ".status.json.4711.tmp").write_text("{half")
     (tmp_path / "node.toml").write_text("")
     (tmp_path / ".mine.tmp").write_text("a user's own")
@@ -74,7 +74,7 @@ def test_what_a_killed_process_had_half_written_is_removed(tmp_path):
     assert left == [".mine.tmp", "lock", "node.toml"]
 
 
-def test_status_is_read_as_it_was_written_and_any_other_is_named(tmp_path):
+def test_status_round_trips_and_invalid_files_are_rejected(tmp_path):
     folder = RunFolder(tmp_path)
     with pytest.raises(NodeError, match="swarm-node join"):
         folder.read_status()
@@ -83,7 +83,7 @@ def test_status_is_read_as_it_was_written_and_any_other_is_named(tmp_path):
     assert folder.read_status() == {"pid": 8, "peers": []}
     assert [p.name for p in tmp_path.iterdir()] == ["status.json"]
     wrong = ({"time": []}, {"time": 10**400}, {"time": float("nan")}, {"peers": [1]}, [], 7)
-    records = ({"record": [1]}, {"record": {"round": "x"}}, {"record": {"reward_own": {}}})
+    records = ({"record": [1]}, {"record": {"round": "x"}}, {"record": {"reward_local": {}}})
     names = ({"swarm_id": 5}, {"swarm_name": ["x"]}, {"addresses": "x"})
     for text in ("{half", *map(json.dumps, (*wrong, *records, *names))):
         folder.status.write_text(text)
@@ -93,25 +93,25 @@ def test_status_is_read_as_it_was_written_and_any_other_is_named(tmp_path):
 
 @pytest.fixture
 def careless():
-    """A user whose files are open to everybody unless a program says otherwise."""
+    """Set umask 0, so that new files are open to all users by default."""
     before = os.umask(0)
     yield
     os.umask(before)
 
 
 def open_to_others(root):
-    """Mode of what other users could look into, by name."""
+    """Return the modes of paths that are open to other users, by path."""
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (root, *root.rglob("*"))}
     return {str(path): oct(mode) for path, mode in modes.items() if mode & 0o077}
 
 
-def test_nothing_that_a_node_writes_is_for_other_users(tmp_path, careless):
+def test_node_files_are_private_to_their_user(tmp_path, careless):
     folder, _ = prepare(tmp_path / "node")
     journal = Journal(folder.journal, SystemClock())
     journal.next_sequence()
     journal.backup()
-    kept = {f"journal.sqlite{end}" for end in ("-wal", "-shm", ".backup")}
-    assert {p.name for p in folder.root.glob("journal*")} >= kept
+    needed = {f"journal.sqlite{end}" for end in ("-wal", "-shm", ".backup")}
+    assert {p.name for p in folder.root.glob("journal*")} >= needed
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     start_logging(folder.log, "info")
@@ -134,10 +134,10 @@ def test_nothing_that_a_node_writes_is_for_other_users(tmp_path, careless):
     assert open_to_others(folder.root) == {}
     with private_umask():
         assert os.umask(0o077) == 0o077
-    assert os.umask(0) == 0, "that of the caller is back"
+    assert os.umask(0) == 0, "the caller's umask is restored"
 
 
-def test_an_older_folder_is_taken_from_other_users_and_says_so(tmp_path, careless, caplog):
+def test_lock_makes_an_older_folder_private_and_logs_it(tmp_path, careless, caplog):
     root = tmp_path / "old"
     root.mkdir(mode=0o755)
     names = ["journal.sqlite", "journal.sqlite-wal", "journal.sqlite.backup", "node.log.1"]
@@ -147,21 +147,21 @@ def test_an_older_folder_is_taken_from_other_users_and_says_so(tmp_path, careles
         (root / name).write_bytes(b"")
     assert len(open_to_others(root)) == len(names) + 2 + 3
     with caplog.at_level("INFO"), RunFolder(root).locked():
-        assert set(open_to_others(root)) == {str(root / "essay.txt")}, "which is not ours"
+        assert set(open_to_others(root)) == {str(root / "essay.txt")}, "other files stay unchanged"
     assert "now it is private" in caplog.text and "10 files in" in caplog.text
     caplog.clear()
     with RunFolder(root).locked():
         assert caplog.text == ""
 
 
-def test_a_folder_that_is_everybodys_stays_so(tmp_path):
+def test_lock_keeps_shared_folder_mode(tmp_path):
     tmp_path.chmod(0o1777)
     with RunFolder(tmp_path).locked():
         assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o1777
         assert stat.S_IMODE((tmp_path / "lock").stat().st_mode) == 0o600
 
 
-def test_who_holds_a_folder_is_found_without_writing_to_it(tmp_path, other_process, monkeypatch):
+def test_holder_is_read_without_writing_to_the_folder(tmp_path, other_process, monkeypatch):
     opened = os.open
 
     def read_only(path, flags, *rest, **options):
@@ -170,7 +170,7 @@ def test_who_holds_a_folder_is_found_without_writing_to_it(tmp_path, other_proce
         return opened(path, flags, *rest, **options)
 
     monkeypatch.setattr(os, "open", read_only)
-    monkeypatch.setattr(Path, "touch", lambda *_, **__: pytest.fail("it was touched"))
+    monkeypatch.setattr(Path, "touch", lambda *_, **__: pytest.fail("a file was touched"))
     before = (tmp_path / "lock").stat()
     assert RunFolder(tmp_path).holder() == other_process.pid
     assert RunFolder(tmp_path / "nowhere").holder() is None
@@ -179,7 +179,7 @@ def test_who_holds_a_folder_is_found_without_writing_to_it(tmp_path, other_proce
 
 @pytest.fixture
 def folder(tmp_path):
-    for name, content in (OF_HERE | OWN).items():
+    for name, content in (FILES_A | OWN).items():
         (tmp_path / name).write_bytes(content)
     return RunFolder(tmp_path)
 
@@ -188,23 +188,23 @@ def inside(folder):
     return {path.name: path.read_bytes() for path in folder.root.iterdir() if path.is_file()}
 
 
-def test_a_move_leaves_all_that_is_the_nodes_own_and_who_goes_back_finds_everything(folder):
-    SwarmFiles(folder).move(HERE, THERE, b"there")
+def test_swarm_move_keeps_node_files_and_the_way_back_restores_all(folder):
+    SwarmFiles(folder).move(SWARM_A, SWARM_B, b"there")
     assert inside(folder) == OWN | {"manifest.swarm": b"there"}
-    assert SwarmFiles(folder).set_aside() == {HERE: b"here"}
+    assert SwarmFiles(folder).set_aside() == {SWARM_A: b"here"}
     folder.journal.write_bytes(b"rows of there")
-    SwarmFiles(folder).move(THERE, HERE, b"here")
-    assert inside(folder) == OWN | OF_HERE
-    SwarmFiles(folder).move(HERE, THERE, b"there")
+    SwarmFiles(folder).move(SWARM_B, SWARM_A, b"here")
+    assert inside(folder) == OWN | FILES_A
+    SwarmFiles(folder).move(SWARM_A, SWARM_B, b"there")
     assert inside(folder) == OWN | {"manifest.swarm": b"there", "journal.sqlite": b"rows of there"}
 
 
 class Killed(BaseException):
-    """The process ends here."""
+    """Simulates the end of the process."""
 
 
 def killed_after(steps, folder, monkeypatch):
-    """Go back and be killed after so many files were put anywhere; whether it came to that."""
+    """Move back and die after ``steps`` file moves; return whether it died."""
     replace, left = Path.replace, iter(range(steps))
 
     def dying(source, target):
@@ -215,38 +215,38 @@ def killed_after(steps, folder, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", dying)
         try:
-            SwarmFiles(folder).move(THERE, HERE, b"here")
+            SwarmFiles(folder).move(SWARM_B, SWARM_A, b"here")
         except Killed:
             return True
     return False
 
 
 @pytest.mark.parametrize("steps", range(11))
-def test_a_move_that_is_killed_anywhere_is_gone_on_with(folder, monkeypatch, steps):
-    SwarmFiles(folder).move(HERE, THERE, b"there")
+def test_settle_completes_a_swarm_move_killed_anywhere(folder, monkeypatch, steps):
+    SwarmFiles(folder).move(SWARM_A, SWARM_B, b"there")
     folder.journal.write_bytes(b"rows of there")
     before = inside(folder)
     killed = killed_after(steps, folder, monkeypatch)
     assert killed == (steps < 10)
     SwarmFiles(folder).settle()
-    begun = steps >= 2  # its plan was written
-    assert inside(folder) == (OWN | OF_HERE if begun else before)
-    assert (THERE in SwarmFiles(folder).set_aside()) == begun
+    begun = steps >= 2  # The plan was written.
+    assert inside(folder) == (OWN | FILES_A if begun else before)
+    assert (SWARM_B in SwarmFiles(folder).set_aside()) == begun
 
 
 @pytest.mark.parametrize("steps", range(2, 10))
-def test_no_command_works_in_a_folder_until_its_killed_move_is_complete(folder, monkeypatch, steps):
-    """It would find no journal there, start from the backup, and move that over the journal."""
-    SwarmFiles(folder).move(HERE, THERE, b"there")
+def test_lock_completes_a_killed_swarm_move_before_any_command(folder, monkeypatch, steps):
+    """Otherwise a command would restore the backup and overwrite the journal."""
+    SwarmFiles(folder).move(SWARM_A, SWARM_B, b"there")
     folder.journal.write_bytes(b"rows of there")
     killed_after(steps, folder, monkeypatch)
     with folder.locked():
         held = inside(folder)
-    assert held.items() >= (OWN | OF_HERE).items()
-    assert (folder.swarms / THERE / folder.journal.name).read_bytes() == b"rows of there"
+    assert held.items() >= (OWN | FILES_A).items()
+    assert (folder.swarms / SWARM_B / folder.journal.name).read_bytes() == b"rows of there"
 
 
-def test_a_folder_that_its_node_removes_meanwhile_is_passed_over(tmp_path, monkeypatch):
+def test_check_ignores_folder_removed_during_the_scan(tmp_path, monkeypatch):
     folder = RunFolder(tmp_path)
     draft, listed = folder.checkpoints / ".draft-7", os.scandir
     draft.mkdir(parents=True)
@@ -263,10 +263,10 @@ def test_a_folder_that_its_node_removes_meanwhile_is_passed_over(tmp_path, monke
         folder.check()
 
 
-def test_without_a_move_there_is_nothing_to_settle_and_a_damaged_plan_is_named(folder):
+def test_settle_without_a_move_is_a_noop_and_names_a_damaged_plan(folder):
     SwarmFiles(folder).settle()
-    assert inside(folder) == OWN | OF_HERE and not (folder.root / "swarms").exists()
-    SwarmFiles(folder).move(HERE, THERE, b"there")
+    assert inside(folder) == OWN | FILES_A and not (folder.root / "swarms").exists()
+    SwarmFiles(folder).move(SWARM_A, SWARM_B, b"there")
     (folder.root / "swarms" / "move.json").write_text("{}")
     with pytest.raises(NodeError, match=r"move\.json.*backup"):
         SwarmFiles(folder).settle()
@@ -274,14 +274,14 @@ def test_without_a_move_there_is_nothing_to_settle_and_a_damaged_plan_is_named(f
 
 @pytest.mark.parametrize("link", [False, True])
 @pytest.mark.parametrize("way", ["left", "entered"])
-def test_a_plan_from_elsewhere_moves_no_file_out_of_the_folder_or_in(folder, tmp_path, way, link):
-    SwarmFiles(folder).move(HERE, THERE, b"there")
+def test_foreign_plan_moves_no_file_across_the_run_folder(folder, tmp_path, way, link):
+    SwarmFiles(folder).move(SWARM_A, SWARM_B, b"there")
     (elsewhere := tmp_path / "elsewhere").mkdir()
     (elsewhere / "journal.sqlite").write_bytes(b"of another node")
     name = "f" * 64 if link else str(elsewhere)
     if link:
         (folder.swarms / name).symlink_to(elsewhere)
-    plan = {"left": HERE, "entered": HERE, "out": way == "entered", way: name}
+    plan = {"left": SWARM_A, "entered": SWARM_A, "out": way == "entered", way: name}
     (folder.swarms / "move.json").write_text(json.dumps(plan))
     before = inside(folder)
     with pytest.raises(NodeError, match=r"move\.json.*backup"):
@@ -290,8 +290,8 @@ def test_a_plan_from_elsewhere_moves_no_file_out_of_the_folder_or_in(folder, tmp
     assert [path.read_bytes() for path in elsewhere.iterdir()] == [b"of another node"]
 
 
-def test_a_full_disk_leaves_the_old_content_and_is_named_with_the_remedy(tmp_path, monkeypatch):
-    """Every file that is opened turns out to be on a full disk."""
+def test_full_disk_keeps_the_old_content_and_reports_the_fix(tmp_path, monkeypatch):
+    """Every opened file is on a full disk."""
     really_open = Path.open
 
     def on_full_disk(self, mode="r", *args, **kwargs):
@@ -308,7 +308,7 @@ def test_a_full_disk_leaves_the_old_content_and_is_named_with_the_remedy(tmp_pat
     assert file.read_bytes() == b"" and list(tmp_path.iterdir()) == [file]
 
 
-def test_a_read_only_file_system_is_told_by_the_file_and_not_by_its_draft(tmp_path, monkeypatch):
+def test_read_only_error_names_the_file_not_its_draft(tmp_path, monkeypatch):
     refused = OSError(errno.EROFS, os.strerror(errno.EROFS), "draft")
     monkeypatch.setattr(Path, "open", Mock(side_effect=refused))
     monkeypatch.setattr(Path, "unlink", Mock(side_effect=refused))
@@ -316,7 +316,7 @@ def test_a_read_only_file_system_is_told_by_the_file_and_not_by_its_draft(tmp_pa
         write_atomic(tmp_path / "trusted", b"new")
 
 
-def test_on_macos_a_durable_file_is_flushed_out_of_the_disks_cache(tmp_path, monkeypatch):
+def test_macos_flushes_durable_files_from_the_disk_cache(tmp_path, monkeypatch):
     flushed, synced = [], []
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
@@ -324,13 +324,13 @@ def test_on_macos_a_durable_file_is_flushed_out_of_the_disks_cache(tmp_path, mon
     monkeypatch.setattr(os, "fsync", synced.append)
     write_atomic(tmp_path / "durable", b"x")
     write_new(tmp_path / "new", b"x")
-    assert flushed == [51, 51, 51] and synced == [], "a file, its folder, another file"
+    assert flushed == [51, 51, 51] and synced == [], "a file, its folder and another file"
     monkeypatch.setattr(fcntl, "fcntl", Mock(side_effect=OSError(errno.ENOTSUP, "no such call")))
     write_new(tmp_path / "elsewhere", b"x")
     assert len(synced) == 1
 
 
-def test_what_stands_in_the_way_of_a_file_or_folder_is_named(tmp_path):
+def test_write_errors_name_the_cause_and_the_setting(tmp_path):
     with pytest.raises(NodeError, match="No such file or directory"):
         write_atomic(tmp_path / "nowhere" / "file", b"")
     (tmp_path / "file").touch()

@@ -1,4 +1,4 @@
-"""A worker that a text has bent: it says of a turn what the turn's last action tells it to."""
+"""A compromised worker: the last action of a turn determines its replies."""
 
 import contextlib
 import os
@@ -26,7 +26,7 @@ def serve() -> None:
             os._exit(3)
         channel.send({"at": number})
         answer = {"turn": number, **ANSWER}
-        said = {
+        replies = {
             "twice": [answer, {**answer, "observation": "again"}],
             "unasked": [{**answer, "turn": number + 1000}],
             "nobody": [{**answer, "turn": None}],
@@ -36,7 +36,7 @@ def serve() -> None:
             "much": [{**answer, "reward": 2.0}],
             "blame": [{"turn": number, "refused": "bad_signature", "detail": "owned"}],
         }
-        for each in said.get(word, [answer]):
+        for each in replies.get(word, [answer]):
             channel.send(each)
 
 

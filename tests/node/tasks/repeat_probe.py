@@ -1,4 +1,4 @@
-"""Builds and scores tasks of every family; prints a digest of each. Run twice, they must agree."""
+"""Print a digest of tasks and scores per family, which two runs must agree on."""
 
 import hashlib
 import json
@@ -14,32 +14,32 @@ from swarm.groups import Split
 
 TASKS = 8
 MORE = {"codeio": 240, "list_functions": 60}
-"""Where few of the questions differ."""
+"""More tasks for families whose questions seldom differ."""
 
 
 def digest(family: str, noise: random.Random) -> str:
     spec = EnvSpec(family, "reasoning-gym", "0.1.25", ("{}",), "{question}", "text")
     random.seed(noise.random())
     source = TaskSource(family, spec.template, "text", ReasoningGym.open(spec, [{}]))
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     seeds = list(range(MORE.get(family, TASKS)))
-    # What was asked before must not matter either.
+    # The order of requests must not matter either.
     noise.shuffle(seeds)
-    said = {}
+    results = {}
     for seed in seeds:
         random.seed(noise.random())
         numpy.random.seed(noise.randrange(1 << 32))
         task = source.build(0, seed, Split.TRAIN)
         texts = (str(task.entry.get("answer")), "1", "no idea")
-        said[seed] = [task.prompt, texts[0], [scored(source, task, text) for text in texts]]
-    found.update(json.dumps([said[seed] for seed in sorted(said)]).encode())
-    return found.hexdigest()
+        results[seed] = [task.prompt, texts[0], [scored(source, task, text) for text in texts]]
+    hasher.update(json.dumps([results[seed] for seed in sorted(results)]).encode())
+    return hasher.hexdigest()
 
 
 def scored(source: TaskSource, task, text: str) -> object:
     try:
         return source.score(task, text)
-    except Exception as error:  # noqa: BLE001 - a verifier that trips must trip everywhere
+    except Exception as error:  # noqa: BLE001 - errors must be repeatable too
         return type(error).__name__
 
 

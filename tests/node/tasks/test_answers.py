@@ -52,48 +52,48 @@ SHIPPED = ("tiny", "reasoning-gym", "working", "starter")
 
 @cache
 def tasks() -> dict[str, list[Task]]:
-    found = {}
+    mapping = {}
     for name in SHIPPED:
         allowed = Allowed(code_execution=["binary_matrix"])
         sources, _ = open_envs(load_task_set(name), allowed)
         for source in sources.values():
             levels = range(source.levels)
-            found[f"{name} {source.name}"] = [
+            mapping[f"{name} {source.name}"] = [
                 (source, source.build(level, seed)) for level in levels for seed in range(6)
             ]
-    return found
+    return mapping
 
 
 FAMILIES = [f"{name} {spec.name}" for name in SHIPPED for spec in load_task_set(name)]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_right_answer_is_right_in_every_form(family):
+def test_correct_answer_scores_in_every_form(family):
     for source, task in tasks()[family]:
         right = task.entry["answer"] or task.entry["metadata"]["example_answer"]
         if source.score(task, right) < 1.0:
             assert family.endswith("propositional_logic"), "its own examples are weak there"
             continue
-        unread = [form for form in FORMS if source.score(task, form.format(right)) < 1.0]
-        assert unread == [], right
+        rejected = [form for form in FORMS if source.score(task, form.format(right)) < 1.0]
+        assert rejected == [], right
         assert source.score(task, f"<answer>{right.lower()}</answer>") == 1.0
         assert source.score(task, right.upper()) == 1.0
         assert source.score(task, "no answer at all, @") == 0.0
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_wrong_answer_is_wrong_in_every_form(family):
-    drawn = tasks()[family]
-    for (source, task), (_, other) in zip(drawn, drawn[1:] + drawn[:1], strict=True):
+def test_wrong_answer_fails_in_every_form(family):
+    samples = tasks()[family]
+    for (source, task), (_, other) in zip(samples, samples[1:] + samples[:1], strict=True):
         right, wrong = task.entry["answer"], other.entry["answer"]
         if right is None or wrong is None or source.score(task, wrong) == 1.0:
             continue
-        read = [
+        matched = [
             form
             for form in WRONG_FORMS
             if source.score(task, form.format(right=right, wrong=wrong)) == 1.0
         ]
-        assert read == [], (right, wrong)
+        assert matched == [], (right, wrong)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_a_wrong_answer_is_wrong_in_every_form(family):
         ("$(-\\infty, 3) \\cup (5, \\infty)$", "(-\\infty, 3) \\cup (5, \\infty)"),
     ],
 )
-def test_an_equal_answer_is_the_right_one(completion, right):
+def test_read_answer_accepts_equal_forms(completion, right):
     assert read_answer(completion, right) == right
 
 
@@ -212,12 +212,12 @@ def test_an_equal_answer_is_the_right_one(completion, right):
         ("The final answer: 7 + 1 =\n9", "9"),
     ],
 )
-def test_an_answer_that_leaves_a_choice_or_contradicts_itself_is_wrong(completion, right):
+def test_read_answer_rejects_ambiguous_or_contradictory_answers(completion, right):
     assert read_answer(completion, right) != right
 
 
 @given(st.integers(-(10**12), 10**12))
-def test_a_number_is_equal_however_it_is_written(number):
+def test_number_equals_its_other_notations(number):
     right = str(number)
     for written in (f"{number:,}", f"{number}.0", f"**{number}**", f"= {number}", f"{number:+}"):
         assert read_answer(written, right) == right
@@ -227,7 +227,7 @@ def test_a_number_is_equal_however_it_is_written(number):
 @given(
     st.lists(st.integers(0, 99), min_size=2, max_size=9), st.sampled_from([", ", " ", ",", "; "])
 )
-def test_a_list_is_equal_with_and_without_brackets_and_commas(numbers, between):
+def test_list_equality_ignores_brackets_and_separators(numbers, between):
     right = " ".join(map(str, numbers))
     for opening, closing in ("[]", "()", ("", "")):
         assert equal(opening + between.join(map(str, numbers)) + closing, right, form_of(right))
@@ -241,7 +241,7 @@ def test_a_list_is_equal_with_and_without_brackets_and_commas(numbers, between):
 @example("<answer>" * 50, "4")
 @example(",b)1heh $", "M")
 @example("1'234 + \\frac12", "4")
-def test_no_completion_is_too_strange_to_read(completion, right):
+def test_read_answer_handles_any_completion(completion, right):
     for verbatim in (False, True):
         answer = read_answer(completion, right, verbatim=verbatim)
         known = {*completion, *completion.upper(), *"-1 \n≠,{}"}
@@ -249,7 +249,7 @@ def test_no_completion_is_too_strange_to_read(completion, right):
 
 
 @given(st.text(alphabet="ab <>/", max_size=60))
-def test_text_without_thinking_stays_as_it_is(text):
+def test_without_thinking_strips_plain_text(text):
     assert without_thinking(text) == text.strip()
 
 
@@ -261,11 +261,11 @@ def test_text_without_thinking_stays_as_it_is(text):
         *(("<Thinking>a</Thinking> b", "b"), ("a<think>b</think>c", "ac")),
     ],
 )
-def test_thinking_is_no_part_of_an_answer(text, left):
+def test_without_thinking_drops_thoughts(text, left):
     assert without_thinking(text) == left
 
 
-def test_where_every_character_counts_nothing_is_removed():
+def test_verbatim_answer_keeps_its_markup():
     assert read_answer(" **x** ", "x", verbatim=True) == "**x**"
     assert read_answer("<answer>`x`</answer>", "`x`", verbatim=True) == "`x`"
 
@@ -279,15 +279,15 @@ def test_where_every_character_counts_nothing_is_removed():
         *(("1e+3", Form.NUMBER), ("-3/4", Form.FRACTION), ("B", Form.OPTION)),
     ],
 )
-def test_the_form_of_an_answer_is_seen_in_a_right_one(answer, form):
+def test_form_of_classifies_the_correct_answer(answer, form):
     assert form_of(answer) is form
 
 
-def test_the_form_of_a_long_answer_that_is_nearly_an_expression_is_seen():
+def test_form_of_classifies_a_long_near_expression_as_line():
     assert form_of("11 + " * 400 + "x") is Form.LINE
 
 
-def test_a_huge_exponent_is_no_number():
+def test_number_value_limits_exponent():
     assert number_value("1e999") is not None and number_value("1e9999") is None
 
 
@@ -298,29 +298,29 @@ def test_a_huge_exponent_is_no_number():
         *((r"\boxed{4} and", "and"), (r"\boxed{4", ""), ("<ANSWER>4</ANSWER>.", ".")),
     ],
 )
-def test_what_stands_behind_an_answer_is_found(completion, behind):
+def test_behind_answer_returns_trailing_text(completion, behind):
     assert behind_answer(completion) == behind
 
 
 def examples() -> dict[str, str]:
     """The first literal in the docstring of each pattern."""
-    found = {}
+    mapping = {}
     for item, text in pairwise(parse(Path(answer_patterns.__file__).read_text()).body):
         match item, text:
             case ast.Assign(targets=[ast.Name(id=name)]), ast.Expr(ast.Constant(value=str(about))):
                 literal = re.search(r"``(.+?)``(?=[\s,.:]|$)", about)
-                found[name] = literal[1].replace(r"\n", "\n") if literal else ""
-    return found
+                mapping[name] = literal[1].replace(r"\n", "\n") if literal else ""
+    return mapping
 
 
-def test_every_pattern_finds_its_example():
-    shown = examples()
+def test_patterns_match_their_examples():
+    literals = examples()
     for name, pattern in vars(answer_patterns).items():
         if isinstance(pattern, re.Pattern):
-            assert shown.get(name) and pattern.search(shown[name]), name
+            assert literals.get(name) and pattern.search(literals[name]), name
 
 
-def test_every_python_reads_the_code_points_of_unicode_14_alone():
+def test_patterns_exclude_code_points_newer_than_unicode_14():
     known = (chr(code) for code in range(sys.maxunicode + 1))
     assert sum(category(c) != "Cn" and not answer_patterns.NEWER.match(c) for c in known) == 284_278
 
@@ -339,18 +339,18 @@ LOGIC = {
         *(("Q ∧", 0.0), ("abcdefghijklmnopqr", 0.0), (" ∨ ".join("abcdefghijklmnopqr"), 0.0)),
     ],
 )
-def test_a_conclusion_counts_if_only_all_premises_together_give_it(conclusion, reward):
+def test_logic_scorer_requires_all_premises_for_a_conclusion(conclusion, reward):
     assert propositional_logic.score(LOGIC, conclusion) == reward
 
 
-def test_questions_with_contradicting_premises_or_nothing_new_are_not_asked():
+def test_fit_rejects_contradictory_or_trivial_premises():
     about = LOGIC["metadata"]
     assert propositional_logic.fit(LOGIC)
     for premises in (["P", "¬P"], ["P", "Q"], ["P"]):
         assert not propositional_logic.fit({"metadata": {**about, "premises": premises}})
 
 
-def test_dates_that_read_two_ways_or_contradict_their_answer_are_not_asked():
+def test_fit_rejects_ambiguous_or_contradictory_dates():
     task = {"task": "weekday_of_date"}
     assert not fit("calendar_arithmetic", {"question": "Name 05/04/2022.", "metadata": task})
     assert fit("calendar_arithmetic", {"question": "Name 05/14/2022.", "metadata": task})
@@ -367,7 +367,7 @@ def test_dates_that_read_two_ways_or_contradict_their_answer_are_not_asked():
     + [("game_of_life_halting", text) for text in ("True", "False", "maybe")]
     + [("letter_jumble", "{right} and more"), ("letter_jumble", "{right}")],
 )
-def test_no_answer_but_the_right_one_is_right_for_a_generous_scorer(family, answer):
+def test_source_accepts_only_right_answers_for_lenient_scorers(family, answer):
     spec = replace(load_task_set("reasoning-gym")[0], name=family, levels=("{}",))
     source = open_envs([spec], Allowed(code_execution=[family]))[0][family]
     for seed in range(4):
@@ -377,13 +377,13 @@ def test_no_answer_but_the_right_one_is_right_for_a_generous_scorer(family, answ
         assert source.score(task, f"<answer>{given}</answer>") == float(given == right)
 
 
-def test_an_item_without_an_answer_is_not_asked():
+def test_fit_rejects_item_without_an_answer():
     assert not fit("base_conversion", {"answer": "", "question": "Convert", "metadata": {}})
 
 
-def test_a_prompt_with_tags_states_no_second_format():
-    asked = "Simplify 2/4. Give only the simplified fraction as your final answer."
-    assert without_format(asked) == "Simplify 2/4."
+def test_prompt_with_tags_states_one_format():
+    question = "Simplify 2/4. Give only the simplified fraction as your final answer."
+    assert without_format(question) == "Simplify 2/4."
     for source, task in tasks()["reasoning-gym decimal_arithmetic"]:
         assert "Only reply" not in task.prompt and source.template[:20] in task.prompt
     assert not any(re.search("as your final answer", t.prompt) for _, t in tasks()["tiny lcm"])

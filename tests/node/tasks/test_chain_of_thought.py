@@ -37,7 +37,7 @@ def scored(name: str, state: object, answer: str, partial=False) -> float:
         ("walking", Walk((1, 1), (3, 2), frozenset()), ["c2 c3 d3", "b3 c3 d3", "b1 c1 d1 d2 d3"]),
     ],
 )
-def test_any_right_working_is_right(name, state, right):
+def test_all_valid_solutions_score(name, state, right):
     for answer in right:
         assert scored(name, state, answer) == 1.0, answer
 
@@ -57,14 +57,14 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("name", "state", "wrong"), WRONG)
-def test_a_wrong_step_anywhere_spoils_all(name, state, wrong):
+def test_one_wrong_step_fails_the_answer(name, state, wrong):
     for answer in ["", "answer", *wrong.split("; ")]:
         assert scored(name, state, answer) == 0.0, answer
 
 
 @pytest.mark.parametrize(("name", "level"), PLACES)
 @given(number=numbers)
-def test_the_way_that_comes_with_a_question_is_right(name, level, number):
+def test_reference_answer_scores(name, level, number):
     questions = SOURCES[name].questions
     drawn = questions.draw(level, number)
     assert questions.score(drawn, drawn["answer"]) == 1.0 and questions.draw(level, number) == drawn
@@ -72,7 +72,7 @@ def test_the_way_that_comes_with_a_question_is_right(name, level, number):
 
 @pytest.mark.parametrize("name", SOURCES)
 @given(text=st.text(max_size=60))
-def test_no_text_makes_scoring_fail(name, text):
+def test_scorer_handles_any_text(name, text):
     questions = SOURCES[name].questions
     assert questions.score(questions.draw(0, 1), text) in (0.0, 1.0)
 
@@ -81,18 +81,18 @@ def test_no_text_makes_scoring_fail(name, text):
 @pytest.mark.parametrize(
     "text", ["9" * 100_000, "1 " * 100_000, "٣+٤=٧", "1+1=2 " * 50_000, "a1" * 9999]
 )
-def test_flo_gains_nothing_by_length(name, text):
+def test_long_answer_earns_no_reward(name, text):
     questions = SOURCES[name].questions
     assert questions.score(questions.draw(3, 1), text) == 0.0
 
 
-def test_an_answer_of_more_steps_than_are_looked_at_is_wrong():
+def test_answer_above_the_step_limit_scores_zero():
     there_and_back = "b2 b1 " * MOST_STEPS
     assert scored("walking", Walk((1, 0), (1, 1), frozenset()), "b2") == 1.0
     assert scored("walking", Walk((1, 0), (1, 1), frozenset()), there_and_back + "b2") == 0.0
 
 
-def test_partial_credit_is_for_the_steps_before_the_first_wrong_one():
+def test_partial_credit_stops_at_the_first_wrong_step():
     bill = Bill(27, (1, 2, 5, 20))
     answers = {"27-20=7 7-5=2 2-2=0": 1.0, "27-20=7 7-5=2": 0.5, "27-20=7 7-5=3": 0.25, "": 0.0}
     for answer, reward in {**answers, "x 27-20=7": 0.0}.items():
@@ -100,7 +100,7 @@ def test_partial_credit_is_for_the_steps_before_the_first_wrong_one():
 
 
 @pytest.mark.parametrize(("name", "level"), PLACES)
-def test_a_level_has_many_questions_of_both_splits_and_several_ways_to_each(name, level):
+def test_level_has_many_questions_per_split_and_several_solutions(name, level):
     source = SOURCES[name]
     for split in Split:
         tasks = [source.build(level, seed, split) for seed in range(60)]
@@ -111,7 +111,7 @@ def test_a_level_has_many_questions_of_both_splits_and_several_ways_to_each(name
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_the_hardest_level_that_a_creator_may_ask_for_is_drawn_and_right(name):
+def test_hardest_allowed_level_has_correct_reference_answers(name):
     family = FAMILIES[name]
     hardest = family([{key: allowed.stop - 1 for key, allowed in family.settings.items()}])
     for number in range(5):
@@ -120,7 +120,7 @@ def test_the_hardest_level_that_a_creator_may_ask_for_is_drawn_and_right(name):
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_levels_are_from_a_dozen_to_over_seventy_characters(name):
+def test_answer_length_grows_with_the_level(name):
     source = SOURCES[name]
     lengths = [
         fmean(len(source.questions.draw(level, number)["answer"]) for number in range(200))
@@ -140,18 +140,18 @@ def test_levels_are_from_a_dozen_to_over_seventy_characters(name):
         ({"most": 30, "partial_credit": 1}, "true or false"),
     ],
 )
-def test_a_setting_that_cannot_be_is_refused_by_name(settings, told):
+def test_open_envs_rejects_invalid_settings(settings, told):
     spec = EnvSpec("paying", "plugin", "1", (canonical_json(settings),), "{question}", "text")
     with pytest.raises(TaskSetError, match=told):
         open_envs([spec], Allowed())[0]
 
 
-def test_the_experiment_asks_the_easier_levels():
+def test_experiment_uses_the_easier_levels():
     assert {source.levels for source in WORKING.open().values()} == {2}
     assert all(len(level_settings(spec)) == 4 for spec in SPECS)
 
 
-def test_many_families_are_counted_and_few_are_named():
+def test_summary_names_few_families_and_counts_many():
     assert summary(SPECS[:5], Allowed()) == overview(SPECS[:5], Allowed())[0]
     count = sum(len(spec.levels) for spec in SPECS)
     told = f"this swarm's tasks here: {len(SPECS)} families with {count} levels, of "
@@ -162,6 +162,6 @@ def test_many_families_are_counted_and_few_are_named():
     assert summary([*SPECS, risky], trusting).endswith("; puzzle24: evaluates answers")
 
 
-def test_a_creator_who_asks_for_them_is_told_whose_they_are():
+def test_overview_names_package_for_each_family():
     (told,) = overview(SPECS[:2], Allowed())
     assert told.endswith("adding (4 levels of swarm-node), climbing (4 levels of swarm-node)")

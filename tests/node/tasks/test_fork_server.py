@@ -1,4 +1,4 @@
-"""Workers that are copies of one process: what they share, and that it is nothing else."""
+"""Workers forked from one process share its memory, and nothing else."""
 
 import sys
 import time
@@ -19,19 +19,19 @@ from tests.node.programs import FORK_SERVER, ended, until, workers
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or sandbox_support().kind != "namespaces",
-    reason="workers are started alone",
+    reason="workers do not use a fork server",
 )
 TASK = TaskRef("gcd", 0, 1)
 SEED = 4_711
-"""A fork server for these workers only: it distinguishes them from others of this process."""
+"""Hash seed that identifies these workers and gives them a separate fork server."""
 
 
 @pytest.fixture
 def both(counters) -> Iterator[list[Verifier]]:
-    """The two verifiers of a node, of its own texts and of its peers'."""
+    """The two verifiers of a node: for local texts and for texts of peers."""
     tasks = load_task_set("tiny")
-    given = {"counters": counters, "hash_seed": SEED}
-    verifiers = [Verifier(tasks, outside=outside, **given) for outside in (False, True)]
+    options = {"counters": counters, "hash_seed": SEED}
+    verifiers = [Verifier(tasks, outside=outside, **options) for outside in (False, True)]
     for verifier in verifiers:
         verifier.start()
     yield verifiers
@@ -40,13 +40,13 @@ def both(counters) -> Iterator[list[Verifier]]:
 
 
 def started() -> list[psutil.Process]:
-    """The outermost process of each worker, the oldest first."""
-    found = sorted(workers(), key=lambda process: (process.create_time(), process.pid))
-    return [x for x in found if x.environ().get("PYTHONHASHSEED") == str(SEED)]
+    """Return the outermost process of each worker, oldest first."""
+    ordered = sorted(workers(), key=lambda process: (process.create_time(), process.pid))
+    return [x for x in ordered if x.environ().get("PYTHONHASHSEED") == str(SEED)]
 
 
 def confined(worker: psutil.Process) -> psutil.Process:
-    """The process that scores, below two that wait for it."""
+    """Return the process that scores, below two processes that wait for it."""
     return worker.children(recursive=True)[-1]
 
 
@@ -69,14 +69,14 @@ def test_both_workers_of_a_node_share_most_of_their_memory():
         assert memory.uss < memory.rss / 2
 
 
-def test_workers_share_what_compares_answers_as_numbers(tmp_path):
-    """A worker alone would take seconds to load it, also after each text that ends one."""
+def test_workers_share_numeric_comparison_modules(tmp_path):
+    """Without sharing, each new worker would load the modules for seconds."""
     file = tmp_path / "file.jsonl"
     file.write_text('{"prompt": "x?", "answer": "x + 1"}')
     levels = ('{"match":"numeric"}',)
     env = EnvSpec("sums", "jsonl", file_digest(file), levels, "{question}", "text")
-    given = {"allowed": Allowed({"sums": file}), "hash_seed": SEED}
-    with Verifier([env], outside=False, **given) as verifier:
+    options = {"allowed": Allowed({"sums": file}), "hash_seed": SEED}
+    with Verifier([env], outside=False, **options) as verifier:
         verifier.start()
         (outermost,) = started()
         memory = confined(outermost).memory_full_info()
@@ -84,7 +84,7 @@ def test_workers_share_what_compares_answers_as_numbers(tmp_path):
 
 
 @pytest.mark.usefixtures("both")
-def test_each_worker_has_a_sandbox_and_limits_of_its_own():
+def test_each_worker_has_its_own_sandbox_and_limits():
     server = started()[0].parent()
     own, outside = map(confined, started())
     processes = [psutil.Process(), own, outside]
@@ -97,56 +97,56 @@ def test_each_worker_has_a_sandbox_and_limits_of_its_own():
         assert worker.rlimit(psutil.RLIMIT_NPROC) == (0, 0)
         status = Path(f"/proc/{worker.pid}/status").read_text()
         assert "NoNewPrivs:\t1\n" in status and "Seccomp:\t2\n" in status
-    assert server.num_threads() == 1, "a lock of another thread would be held for good in a copy"
+    assert server.num_threads() == 1, "a fork would never release a lock of another thread"
     assert server.rlimit(psutil.RLIMIT_AS) == psutil.Process().rlimit(psutil.RLIMIT_AS)
 
 
 @pytest.mark.usefixtures("both")
-def test_no_worker_holds_a_channel_of_another_or_of_the_process_that_it_is_a_copy_of():
+def test_worker_holds_no_foreign_channels():
     own, outside = started()
     family = [own, *own.children(recursive=True), outside, *outside.children(recursive=True)]
     held = [sockets(process) for process in [own.parent(), *family]]
     assert len(held[0]) == 3, "the node's requests, and the status of each worker"
-    assert [len(each) for each in held[1:]] == [0, 0, 3] * 2, "its channel and its event loop's"
+    assert [len(each) for each in held[1:]] == [0, 0, 3] * 2, "a worker's channel and event loop"
     assert len(set().union(*held)) == 9
 
 
-def test_a_worker_that_is_killed_takes_no_other_with_it(both, counters):
+def test_killed_worker_does_not_end_other_workers(both, counters):
     own, outside = started()
     confined(outside).kill()
     until(lambda: ended(outside))
-    assert [verifier.judge(TASK, ["x"]).rewards for verifier in both] == [(0.0,)] * 2
+    assert [verifier.verify(TASK, ["x"]).rewards for verifier in both] == [(0.0,)] * 2
     assert own in started() and len(started()) == 2
     assert counters.snapshot() == {"verifier_restarts{reason=idle}": 1.0}
 
 
-def test_a_worker_that_ended_is_replaced_though_its_end_is_not_reported_yet(both, counters):
+def test_verifier_replaces_dead_worker_before_its_exit_report(both, counters):
     own = started()[0]
     server = own.parent()
     server.suspend()
     own.kill()
     until(lambda: ended(own))
     with ThreadPoolExecutor(1) as one:
-        verdict = one.submit(both[0].judge, TASK, ["x"])
+        verdict = one.submit(both[0].verify, TASK, ["x"])
         until(verdict.running)
-        time.sleep(0.2)  # Without it a verifier that asks the dead worker might not have yet.
+        time.sleep(0.2)  # Gives the verifier time to ask the dead worker.
         server.resume()
         assert verdict.result(60).rewards == (0.0,)
     assert counters.snapshot() == {"verifier_restarts{reason=idle}": 1.0}
 
 
-def test_workers_end_with_the_process_that_they_are_copies_of_and_are_started_again(both, counters):
+def test_workers_exit_with_the_fork_server_and_restart(both, counters):
     first = started()
     server = first[0].parent()
     assert FORK_SERVER in server.cmdline()
     server.kill()
     until(lambda: all(map(ended, first)))
-    assert [verifier.judge(TASK, ["x"]).rewards for verifier in both] == [(0.0,)] * 2
+    assert [verifier.verify(TASK, ["x"]).rewards for verifier in both] == [(0.0,)] * 2
     assert {worker.ppid() for worker in started()} != {server.pid}
     assert counters.snapshot() == {"verifier_restarts{reason=idle}": 2.0}
 
 
-def test_the_process_ends_with_its_last_copy(both):
+def test_fork_server_exits_with_last_worker(both):
     own, outside = started()
     server = own.parent()
     both[0].close()

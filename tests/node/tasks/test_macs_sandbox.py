@@ -1,4 +1,4 @@
-"""The sandbox of macOS, here with its answers in place of Linux's."""
+"""The macOS sandbox, with simulated macOS responses."""
 
 import resource
 import sys
@@ -20,7 +20,7 @@ def mac(monkeypatch):
 
 
 @pytest.mark.usefixtures("mac")
-def test_a_worker_on_a_mac_leaves_out_the_limit_that_its_kernel_refuses(monkeypatch):
+def test_macos_worker_skips_memory_limit_refused_by_kernel(monkeypatch):
     limited = {}
 
     def limit(kind, values):
@@ -36,7 +36,7 @@ def test_a_worker_on_a_mac_leaves_out_the_limit_that_its_kernel_refuses(monkeypa
 
 @pytest.mark.usefixtures("mac")
 @pytest.mark.parametrize("does, kind", [('shift 2; exec "$@"', "sandbox-exec"), ("false", "none")])
-def test_a_macs_sandbox_is_used_only_if_a_worker_starts_in_it(tmp_path, monkeypatch, does, kind):
+def test_macos_sandbox_is_used_only_if_a_worker_starts(tmp_path, monkeypatch, does, kind):
     command = tmp_path / "sandbox-exec"
     command.write_text(f"#!/bin/sh\n{does}\n", encoding="ascii")
     command.chmod(0o700)
@@ -45,7 +45,7 @@ def test_a_macs_sandbox_is_used_only_if_a_worker_starts_in_it(tmp_path, monkeypa
 
 
 @pytest.mark.usefixtures("mac")
-def test_a_macs_sandbox_names_the_places_behind_links_which_its_kernel_compares(tmp_path):
+def test_macos_sandbox_profile_includes_symlink_targets(tmp_path):
     (tmp_path / "Cellar").mkdir()
     (tmp_path / "opt").symlink_to(tmp_path / "Cellar")
     support = SandboxSupport("sandbox-exec", landlock=False, seccomp=False)

@@ -19,7 +19,7 @@ PROBE = Path(__file__).with_name("repeat_probe.py")
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """Digests of all families in two processes, away from the tree: some questions write files."""
+    """Digests of two processes in a temporary folder: some questions write files."""
     folder = tmp_path_factory.mktemp("families")
     started = [
         subprocess.Popen(
@@ -36,19 +36,19 @@ def found(tmp_path_factory):
     return [json.loads(output.splitlines()[-1]) for output in outputs]
 
 
-def test_every_family_that_differs_between_processes_is_listed_and_no_other(found):
+def test_unrepeatable_list_matches_the_families_that_differ(found):
     one, other = found
-    assert len(one) == 105, "the whole library is tried"
+    assert len(one) == 105, "all families of the library are tested"
     assert {family for family in one if one[family] != other[family]} == UNREPEATABLE
 
 
 @pytest.mark.parametrize("family", sorted(UNREPEATABLE))
-def test_a_family_that_nobody_could_check_is_not_opened(family):
+def test_open_envs_skips_unrepeatable_families(family):
     spec = EnvSpec(family, "reasoning-gym", "0.1.25", ("{}",), "{question}", "text")
     assert open_envs([spec], Allowed(code_execution=[family]))[0] == {}
 
 
-def test_the_generators_of_the_process_are_left_as_they_were():
+def test_seeded_restores_the_global_random_generators():
     random.seed(1)
     numpy.random.seed(1)
     wanted = random.random(), numpy.random.random()

@@ -19,7 +19,7 @@ from node.tasks.task_set import Allowed, load_task_set, open_envs
 from node.tasks.verifier.verifier import Verifier
 from protocol.manifest import EnvSpec
 from swarm.groups import Split, TaskRef
-from swarm.verification import JudgeRefused
+from swarm.verification import VerifierError
 from tests.node.packages import declare
 from tests.node.programs import ended, newest_worker, python, until
 
@@ -39,7 +39,7 @@ def spec(path: Path, *matches: str) -> EnvSpec:
     return EnvSpec("halves", "jsonl", file_digest(path), levels, "{question}", "text")
 
 
-def test_every_line_is_a_task_and_training_and_evaluation_share_none(file):
+def test_jsonl_lines_are_tasks_and_splits_do_not_overlap(file):
     source = open_envs([spec(file, "exact")], Allowed({"halves": file}))[0]["halves"]
     assert {source.build(0, seed).prompt for seed in range(400)} <= {q for q, _ in PAIRS}
     assert not source.questions.evaluates_text
@@ -49,7 +49,7 @@ def test_every_line_is_a_task_and_training_and_evaluation_share_none(file):
 
 @pytest.mark.parametrize("source", ["jsonl", "environment"])
 @pytest.mark.parametrize("name", ["moved.py", "folder", "file.jsonl/moved"])
-def test_a_file_that_is_not_there_is_named(tmp_path, source, name):
+def test_error_names_the_missing_file(tmp_path, source, name):
     path = tmp_path / name
     (tmp_path / "folder").mkdir()
     (tmp_path / "file.jsonl").touch()
@@ -60,7 +60,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path, source, name):
 
 
 @pytest.mark.parametrize("key", ["prompt", "answer"])
-def test_a_line_that_cannot_be_sent_is_named(tmp_path, key):
+def test_error_names_line_with_a_surrogate(tmp_path, key):
     path = tmp_path / "halves.jsonl"
     good = {"prompt": "1 / 2?", "answer": "0.5"}
     path.write_text("\n".join(map(json.dumps, [good, {**good, key: "half \ud83d"}])))
@@ -68,8 +68,8 @@ def test_a_line_that_cannot_be_sent_is_named(tmp_path, key):
         open_envs([spec(path, "exact")], Allowed({"halves": path}))
 
 
-def test_no_answer_pays_for_what_its_comparison_loads():
-    opened = """
+def test_numeric_match_preloads_its_modules():
+    script = """
 import sys
 from node.tasks.sources.jsonl import JsonLines, _equal_numbers
 JsonLines([("?", "x")], ["numeric"])
@@ -77,10 +77,10 @@ before = {*sys.modules}
 assert _equal_numbers("2+x", "x+2") and _equal_numbers("x+y=1", "y=1-x")
 print(*{*sys.modules} - before)
 """
-    assert python(opened, check=True).stdout.strip() == ""
+    assert python(script, check=True).stdout.strip() == ""
 
 
-def test_exact_wants_an_equal_text_numeric_the_value_and_verbatim_every_character(file):
+def test_match_modes_compare_text_value_or_every_character(file):
     specs = [spec(file, "exact", "numeric", "verbatim")]
     tasks = [TaskRef("halves", level, 7) for level in range(3)]
     with Verifier(specs, Allowed({"halves": file}), outside=True) as verifier:
@@ -88,7 +88,7 @@ def test_exact_wants_an_equal_text_numeric_the_value_and_verbatim_every_characte
         gold = dict(PAIRS)[question]
         top, bottom = (int(n) for n in gold.removeprefix(r"\frac{").rstrip("}").split("}{"))
         texts = [gold, f" {gold} ", f"{top}/{bottom}", str(top / bottom), "9", "", "no $ number"]
-        exact, numeric, verbatim = (verifier.judge(task, texts) for task in tasks)
+        exact, numeric, verbatim = (verifier.verify(task, texts) for task in tasks)
     assert exact.prompt == numeric.prompt == verbatim.prompt == question
     assert exact.rewards == (1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0)
     assert numeric.rewards == (1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0)
@@ -154,7 +154,7 @@ def test_exact_wants_an_equal_text_numeric_the_value_and_verbatim_every_characte
         ),
     ],
 )
-def test_numbers_are_equal_however_they_are_written(tmp_path, answer, right, wrong):
+def test_numeric_match_ignores_the_notation(tmp_path, answer, right, wrong):
     path = tmp_path / "one.jsonl"
     path.write_text(json.dumps({"prompt": "?", "answer": answer}))
     source = open_envs([spec(path, "numeric")], Allowed({"halves": path}))[0]["halves"]
@@ -164,8 +164,8 @@ def test_numbers_are_equal_however_they_are_written(tmp_path, answer, right, wro
 
 
 @pytest.mark.parametrize("answer", ["6 * 7 = 42\n#### 42", "<answer>42</answer>", "\\boxed{42}"])
-def test_an_answer_with_the_marks_of_a_completion_is_refused(tmp_path, answer):
-    """It would equal no completion but itself."""
+def test_jsonl_rejects_answer_with_completion_marks(tmp_path, answer):
+    """Such an answer would equal only an identical completion."""
     path = tmp_path / "one.jsonl"
     path.write_text(json.dumps({"prompt": "?", "answer": answer}))
     assert open_envs([spec(path, "verbatim")], Allowed({"halves": path}))[0]
@@ -174,7 +174,7 @@ def test_an_answer_with_the_marks_of_a_completion_is_refused(tmp_path, answer):
             open_envs([spec(path, match)], Allowed({"halves": path}))
 
 
-def test_another_file_is_refused_and_one_that_changes_makes_the_verifier_unavailable(file):
+def test_changed_file_is_refused_and_makes_verifier_unavailable(file):
     agreed, allowed = [spec(file, "exact")], Allowed({"halves": file})
     with Verifier(agreed, allowed, outside=False) as verifier:
         verifier.start()
@@ -184,8 +184,8 @@ def test_another_file_is_refused_and_one_that_changes_makes_the_verifier_unavail
         worker = newest_worker()
         worker.kill()
         until(lambda: ended(worker))
-        with pytest.raises(JudgeRefused, match="get the same file") as refusal:
-            verifier.judge(TaskRef("halves", 0, 1), ["1"])
+        with pytest.raises(VerifierError, match="get the same file") as refusal:
+            verifier.verify(TaskRef("halves", 0, 1), ["1"])
     assert refusal.value.reason == "unavailable"
 
 
@@ -200,7 +200,7 @@ def test_another_file_is_refused_and_one_that_changes_makes_the_verifier_unavail
         ("[1]", "line 1"),
     ],
 )
-def test_a_bad_line_is_named(tmp_path, content, message):
+def test_error_names_line(tmp_path, content, message):
     path = tmp_path / "bad.jsonl"
     path.write_text(content)
     with pytest.raises(TaskSetError, match=message):
@@ -208,7 +208,7 @@ def test_a_bad_line_is_named(tmp_path, content, message):
 
 
 @pytest.mark.parametrize("mark", ["", "\ufeff"], ids=["plain", "with a byte-order mark"])
-def test_line_ends_of_unicode_and_a_byte_order_mark_break_no_line(tmp_path, mark):
+def test_jsonl_accepts_unicode_line_separators_and_a_bom(tmp_path, mark):
     path = tmp_path / "halves.jsonl"
     rows = [{"prompt": f"{n}\u2028{n}\u2029\x85?", "answer": "1"} for n in range(16)]
     lines = [json.dumps(row, ensure_ascii=False) for row in rows]
@@ -218,7 +218,7 @@ def test_line_ends_of_unicode_and_a_byte_order_mark_break_no_line(tmp_path, mark
 
 
 @pytest.mark.parametrize("level", ["{}", '{"match":"close"}', '{"match":"exact","x":1}'])
-def test_a_level_is_one_of_three_matches(file, level):
+def test_level_must_name_a_match_mode(file, level):
     wrong = EnvSpec("halves", "jsonl", file_digest(file), (level,), "{question}", "text")
     with pytest.raises(TaskSetError, match="match = 'exact'"):
         open_envs([wrong], Allowed({"halves": file}))[0]
@@ -237,15 +237,15 @@ def installed(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("installed")
-def test_the_example_is_drawn_and_scored_in_the_worker():
+def test_worker_samples_and_scores_the_example():
     task = TaskRef("sorting", 1, 5)
     with Verifier(SPECS, outside=True) as verifier:
         assert verifier.start() == ("sorting",)
         (prompt,) = verifier.prompts([task])
         right = "".join(sorted(word for word in prompt.split() if word.isdigit()))
-        verdict = verifier.judge(task, [right, right[:2], right * 2, right[::-1], ""])
-    assert len(right) == 4 and verdict.prompt == prompt
-    assert verdict.rewards == (1.0, 0.5, 0.5, 0.0, 0.0)
+        scores = verifier.verify(task, [right, right[:2], right * 2, right[::-1], ""])
+    assert len(right) == 4 and scores.prompt == prompt
+    assert scores.rewards == (1.0, 0.5, 0.5, 0.0, 0.0)
 
 
 @pytest.mark.usefixtures("installed")
@@ -256,12 +256,12 @@ def test_the_example_is_drawn_and_scored_in_the_worker():
         ({"levels": ("{}",)}, r"'sorting': sorting_task:Sorting fails: .*count"),
     ],
 )
-def test_another_version_than_the_swarms_and_settings_that_the_task_refuses_are_named(change, told):
+def test_error_names_wrong_version_or_invalid_settings(change, told):
     with pytest.raises(TaskSetError, match=told):
         open_envs([replace(SPECS[0], **change)], Allowed())[0]
 
 
-def test_without_the_package_the_node_says_what_it_cannot_serve(caplog):
+def test_verifier_warns_about_env_without_its_package(caplog):
     with Verifier(SPECS, outside=True) as verifier:
         assert verifier.start() == ()
     assert "env 'sorting' is not available here: install its package" in caplog.text
@@ -276,7 +276,7 @@ def test_without_the_package_the_node_says_what_it_cannot_serve(caplog):
         ("self.levels = len({}['levels'])", r"odd:Odd fails: KeyError\('levels'\)"),
     ],
 )
-def test_a_package_whose_task_cannot_be_opened_is_named(tmp_path, monkeypatch, code, why):
+def test_error_names_package_that_fails_to_open(tmp_path, monkeypatch, code, why):
     head = "class Odd:\n    version, evaluates_text = '1', False\n    def __init__(self, levels):\n"
     (tmp_path / "odd.py").write_text(f"{head}        {code}\n")
     monkeypatch.delitem(sys.modules, "odd", raising=False)
@@ -288,7 +288,7 @@ def test_a_package_whose_task_cannot_be_opened_is_named(tmp_path, monkeypatch, c
 @pytest.mark.parametrize(
     ("group", "source"), [(plugins.GROUP, "plugin"), (environments.GROUP, "environment")]
 )
-def test_a_package_that_ends_the_process_is_named(tmp_path, monkeypatch, group, source):
+def test_error_names_package_that_exits(tmp_path, monkeypatch, group, source):
     (tmp_path / "ends_here.py").write_text("raise SystemExit('no license')\n")
     declare(monkeypatch, tmp_path, "ends", "ends_here:Ends", group)
     spec = EnvSpec("ends", source, "1", ("{}",), "{question}", "text")
@@ -296,7 +296,7 @@ def test_a_package_that_ends_the_process_is_named(tmp_path, monkeypatch, group, 
         open_envs([spec], Allowed())
 
 
-def test_a_package_that_does_not_say_whether_it_evaluates_text_is_refused(tmp_path, monkeypatch):
+def test_package_must_declare_whether_it_evaluates_text(tmp_path, monkeypatch):
     silent = "class Silent:\n    version, levels = '1', 1\n    def __init__(self, _): ...\n"
     (tmp_path / "silent.py").write_text(silent)
     declare(monkeypatch, tmp_path, "silent", "silent:Silent")
@@ -305,7 +305,7 @@ def test_a_package_that_does_not_say_whether_it_evaluates_text_is_refused(tmp_pa
 
 
 class Finder:
-    """Finds one module as an editable installation does, which is on no import path."""
+    """Finds a module that is on no import path, like an editable installation."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -315,7 +315,7 @@ class Finder:
 
 
 @pytest.mark.parametrize("group", [plugins.GROUP, environments.GROUP])
-def test_an_editable_package_is_readable_whatever_it_brings(group, tmp_path, monkeypatch):
+def test_sandbox_can_read_editable_packages(group, tmp_path, monkeypatch):
     module = tmp_path / "brought_along.py"
     module.write_text("class Brought: ...\n")
     points = {group: [EntryPoint("brought", "brought_along:Brought", group)]}
@@ -324,7 +324,7 @@ def test_an_editable_package_is_readable_whatever_it_brings(group, tmp_path, mon
     assert str(module) in sandbox.readable()
 
 
-def test_an_answer_that_is_longer_than_any_right_one_is_wrong_without_a_scorer():
+def test_answer_above_the_length_limit_scores_zero():
     version = importlib.metadata.version("reasoning-gym")
     one = EnvSpec("chain_sum", "reasoning-gym", version, ("{}",), "{question}", "text")
     source = open_envs([one], Allowed())[0]["chain_sum"]

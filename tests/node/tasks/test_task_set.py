@@ -33,7 +33,7 @@ def written(tmp_path):
     return write
 
 
-def test_the_shipped_task_sets_open_whole_and_the_nine_tasks_of_the_paper_are_there():
+def test_shipped_task_sets_open_and_include_the_nine_paper_tasks():
     for name in SHIPPED:
         specs = load_task_set(name)
         opened = open_envs(specs, Allowed(code_execution=["binary_matrix"]))[0]
@@ -44,7 +44,7 @@ def test_the_shipped_task_sets_open_whole_and_the_nine_tasks_of_the_paper_are_th
     assert names == nine | {"propositional_logic"}
 
 
-def test_keys_before_the_first_env_are_defaults_and_levels_become_canonical_json(written):
+def test_top_level_keys_are_defaults_and_levels_are_canonical_json(written):
     gcd = '[[env]]\nname="gcd"\nlevels=[{ min_value = 1, max_value = 9 }]\n'
     lcm = '[[env]]\nname="lcm"\nlevels=[{}, {}]\ntemplate="Q: {question}"\n'
     gcd, lcm = load_task_set(written(HEAD + gcd + lcm))
@@ -52,7 +52,7 @@ def test_keys_before_the_first_env_are_defaults_and_levels_become_canonical_json
     assert (gcd.levels, len(lcm.levels)) == (('{"max_value":9,"min_value":1}',), 2)
 
 
-def test_a_file_beside_the_task_set_gives_its_digest_as_version(tmp_path, written):
+def test_env_version_is_its_file_digest(tmp_path, written):
     content = json.dumps({"prompt": "1+1", "answer": "2"}).encode()
     (tmp_path / "sums.jsonl").write_bytes(content)
     path = written(
@@ -80,7 +80,7 @@ def test_a_file_beside_the_task_set_gives_its_digest_as_version(tmp_path, writte
         (HEAD + '[[env]]\nname="x"\nlevels=[{}]\nfile="none.jsonl"', "cannot be read"),
     ],
 )
-def test_a_bad_task_set_is_refused_in_one_line(written, text, message):
+def test_bad_task_set_raises_one_line_error(written, text, message):
     with pytest.raises(TaskSetError, match=message) as refusal:
         load_task_set(written(text))
     assert "\n" not in str(refusal.value)
@@ -93,7 +93,7 @@ def test_a_bad_task_set_is_refused_in_one_line(written, text, message):
         ("nowhere/mine.toml", r"nowhere/mine\.toml"),
     ],
 )
-def test_an_unknown_task_set_is_answered_with_the_known_ones_and_a_missing_file_named(name, told):
+def test_error_lists_known_task_sets_or_names_the_missing_file(name, told):
     with pytest.raises(TaskSetError, match=told):
         load_task_set(name)
 
@@ -110,23 +110,23 @@ def test_an_unknown_task_set_is_answered_with_the_known_ones_and_a_missing_file_
         (replace(GCD, name="composite", levels=('{"datasets":[{"name":"gcd"}]}',)), "composite"),
     ],
 )
-def test_settings_that_cannot_be_served_are_refused(spec, message):
+def test_open_envs_rejects_unsupported_settings(spec, message):
     with pytest.raises(TaskSetError, match=message):
         open_envs([spec], Allowed(code_execution=["composite"]))[0]
 
 
-def test_an_env_whose_file_or_package_is_not_here_is_left_out():
+def test_open_envs_skips_env_without_its_file_or_package():
     sums = EnvSpec("sums", "jsonl", "0" * 64, ('{"match":"exact"}',), "{question}", "text")
     theirs = EnvSpec("theirs", "plugin", "1", ("{}",), "{question}", "text")
     assert set(open_envs([GCD, sums, theirs], Allowed())[0]) == {"gcd"}
 
 
-def test_a_family_that_keeps_a_list_of_items_serves_any_seed():
+def test_list_based_family_accepts_the_largest_seed():
     source = open_envs([replace(GCD, name="list_functions")], Allowed())[0]["list_functions"]
     assert source.build(0, (1 << 63) - 1).prompt
 
 
-def test_partial_credit_counts_only_where_a_level_says_so():
+def test_partial_credit_requires_the_level_setting():
     spec = replace(GCD, name="spell_backward", levels=("{}", '{"partial_credit":true}'))
     source = open_envs([spec], Allowed())[0]["spell_backward"]
     whole, partial = source.build(0, 3), source.build(1, 3)
@@ -194,14 +194,14 @@ def rebuilt(hash_seed: str, order: str) -> dict[str, list[Any]]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_every_shipped_task_is_the_same_in_another_process_order_and_hash_seed():
+def test_shipped_tasks_do_not_depend_on_process_order_or_hash_seed():
     forwards, backwards = rebuilt("1", "forwards"), rebuilt("77", "backwards")
     assert len(forwards) > 100 and forwards == backwards
 
 
 @given(seed=st.integers(0, (1 << 63) - 1))
 @settings(max_examples=25, deadline=None)
-def test_shipped_tasks_fall_into_the_split_asked_for(shipped, seed):
+def test_shipped_tasks_match_the_requested_split(shipped, seed):
     for source in shipped.values():
         for split in Split:
             task = source.build(0, seed, split)
@@ -210,17 +210,17 @@ def test_shipped_tasks_fall_into_the_split_asked_for(shipped, seed):
 
 
 @given(st.integers(0, (1 << 63) - 1), st.integers(0, 255))
-def test_draws_are_63_bit_numbers(seed, attempt):
+def test_draw_number_fits_63_bits(seed, attempt):
     assert 0 <= draw_number(seed, attempt) < 1 << 63
 
 
-def test_one_question_in_eight_is_held_out_and_seeds_give_different_ones():
+def test_split_holds_out_one_in_eight_and_seeds_vary_questions():
     held_out = sum(split_of(str(n)) is Split.HELDOUT for n in range(8000))
     assert 900 < held_out < 1100
     assert len({numbers(1 << 60).build(0, seed).prompt for seed in range(500)}) == 500
 
 
-def test_an_env_without_enough_questions_is_named():
+def test_error_names_env_without_enough_questions():
     here = split_of("0")
     elsewhere = next(split for split in Split if split is not here)
     assert numbers(bound=1).build(0, 1, here).prompt == "0!"
@@ -229,7 +229,7 @@ def test_an_env_without_enough_questions_is_named():
 
 
 @pytest.mark.parametrize("entry", [{}, {"question": 3}, {"question": "cut \ud83d"}])
-def test_a_question_that_is_no_text_is_the_envs_fault_and_named(entry):
+def test_error_names_env_with_a_non_text_question(entry):
     class Forgetful(Numbers):
         def draw(self, level: int, number: int) -> Mapping[str, Any]:
             return entry
@@ -240,13 +240,13 @@ def test_a_question_that_is_no_text_is_the_envs_fault_and_named(entry):
 
 
 @pytest.mark.parametrize(("level", "seed"), [(1, 0), (-1, 0), (0, -1), (0, 1 << 63)])
-def test_coordinates_out_of_range_are_refused(level, seed):
+def test_build_rejects_invalid_level_or_seed(level, seed):
     with pytest.raises(TaskError, match="numbers"):
         numbers().build(level, seed)
 
 
 @pytest.mark.parametrize("reward", ["1.5", "-0.1", "nan", "inf"])
-def test_a_reward_outside_zero_to_one_is_the_envs_fault(reward):
+def test_score_rejects_reward_outside_zero_to_one(reward):
     source = numbers()
     with pytest.raises(ScoringError, match="numbers"):
         source.score(source.build(0, 0), reward)

@@ -1,4 +1,4 @@
-"""What ``create`` finds out about a task set before anybody trains on it."""
+"""Checks of a task set by ``create``, before anyone trains on it."""
 
 import json
 from itertools import count
@@ -52,7 +52,7 @@ class Stubborn:
 
 @pytest.fixture
 def tried(tmp_path, monkeypatch):
-    """Tries a task of these questions and scores, in a folder of its own each time."""
+    """Return a function that checks a task of this question and score in a new folder."""
     folders = count()
 
     def once(question: str, score: str, *, evaluates: bool = False) -> Trial:
@@ -88,42 +88,42 @@ def tried(tmp_path, monkeypatch):
         ),
     ],
 )
-def test_a_task_that_cannot_be_trained_on_is_refused(tried, question, score, reason):
+def test_replay_check_rejects_untrainable_task(tried, question, score, reason):
     with pytest.raises(TaskSetError, match=f"'counts' level 0 .*{reason}"):
         tried(question, score)
 
 
 @pytest.mark.parametrize("score", ["1 / 0", "None", "entry['missing']"])
-def test_an_error_of_a_scorer_is_shown_once(tried, caplog, score):
+def test_scorer_error_is_logged_once(tried, caplog, score):
     tried(NUMBERED, score)
-    shown = [record.message for record in caplog.records if "'counts'" in record.message]
-    assert len(shown) == 1 and "Error(" in shown[0]
+    log = [record.message for record in caplog.records if "'counts'" in record.message]
+    assert len(log) == 1 and "Error(" in log[0]
 
 
-@pytest.mark.skipif(not sandbox_support().whole, reason="no sandbox for answers that run as code")
-def test_an_error_of_a_scorer_that_runs_answers_is_shown_too(tried, caplog):
+@pytest.mark.skipif(not sandbox_support().whole, reason="no sandbox for code execution")
+def test_code_execution_scorer_error_is_logged_once(tried, caplog):
     tried(NUMBERED, "entry['missing']", evaluates=True)
-    shown = [record.message for record in caplog.records if "KeyError('missing')" in record.message]
-    assert len(shown) == 1
+    log = [record.message for record in caplog.records if "KeyError('missing')" in record.message]
+    assert len(log) == 1
 
 
 ANSWERED = '{"question": f"What is {number}?", "answer": f"x{number}"}'
 
 
 @pytest.mark.parametrize("score", ["0.0", "float(answer == str(entry['answer'])[1:])", "1 / 0"])
-def test_a_task_that_gives_nothing_for_its_right_answer_is_refused(tried, score):
+def test_replay_check_rejects_unrewarded_correct_answer(tried, score):
     wrong = r"'counts' level 0 gives its right answer no reward: 'x\d+': correct"
     with pytest.raises(TaskSetError, match=wrong):
         tried(ANSWERED, score)
 
 
 @pytest.mark.parametrize("score", ["float(bool(entry.pop('answer', '')))", "1.0 / (1 + count())"])
-def test_a_task_that_scores_an_answer_by_those_before_it_is_refused(tried, score):
+def test_replay_check_rejects_order_dependent_scores(tried, score):
     with pytest.raises(TaskSetError, match=r"'counts' level 0 (scores 'x.* after others|differs)"):
         tried(ANSWERED, score)
 
 
-def test_a_task_is_warned_of_whose_groups_take_too_long_to_score(tried, monkeypatch, caplog):
+def test_replay_check_warns_about_slow_scoring(tried, monkeypatch, caplog):
     tried(ANSWERED, "0.5")
     assert "to score an answer" not in caplog.text
     monkeypatch.setattr("node.tasks.verifier.replay_trial.SLOW", 0.0)
@@ -132,7 +132,7 @@ def test_a_task_is_warned_of_whose_groups_take_too_long_to_score(tried, monkeypa
 
 
 @pytest.mark.parametrize("evaluates", [False, True])
-def test_a_warning_names_a_task_that_is_too_slow_to_share(tried, monkeypatch, caplog, evaluates):
+def test_replay_check_warns_about_unshared_slow_answers(tried, monkeypatch, caplog, evaluates):
     if evaluates and not sandbox_support().whole:
         pytest.skip("no sandbox for answers that run as code")
     monkeypatch.setattr("node.tasks.verifier.worker_process.SLOW_PART", 0.0)
@@ -140,17 +140,17 @@ def test_a_warning_names_a_task_that_is_too_slow_to_share(tried, monkeypatch, ca
     assert "slow answers are not shared" in caplog.text
 
 
-def test_the_error_that_is_shown_is_that_of_a_right_answer(tried, caplog):
+def test_log_shows_scorer_error_for_the_correct_answer(tried, caplog):
     with pytest.raises(TaskSetError, match="no reward"):
         tried(ANSWERED, "float(int(answer[1:]) == entry['missing'])")
-    (shown,) = [each.message for each in caplog.records if "raised an error" in each.message]
-    assert "KeyError('missing')" in shown
+    (log,) = [each.message for each in caplog.records if "raised an error" in each.message]
+    assert "KeyError('missing')" in log
 
 
-def test_an_error_of_the_system_names_the_file(tried, caplog):
+def test_os_error_names_file_and_setting(tried, caplog):
     tried(NUMBERED, "open('words.txt')")
-    (shown,) = [each.message for each in caplog.records if "raised an error" in each.message]
-    assert "'words.txt'" in shown and "sandbox.read" in shown
+    (log,) = [each.message for each in caplog.records if "raised an error" in each.message]
+    assert "'words.txt'" in log and "sandbox.read" in log
 
 
 @pytest.mark.parametrize(
@@ -163,29 +163,29 @@ def test_an_error_of_the_system_names_the_file(tried, caplog):
         (NUMBERED, "0.0", 0),
     ],
 )
-def test_a_full_reward_for_no_answer_is_warned_of(tried, caplog, question, score, warned):
+def test_warning_reports_reward_for_empty_answer(tried, caplog, question, score, warned):
     tried(question, score)
-    shown = [each.message for each in caplog.records if "an empty answer" in each.message]
-    assert len(shown) == warned and all("'counts' level 0" in each for each in shown)
+    log = [each.message for each in caplog.records if "an empty answer" in each.message]
+    assert len(log) == warned and all("'counts' level 0" in each for each in log)
     assert ("rewards every answer alike" in caplog.text) == (score == "0.5")
 
 
-def test_an_error_of_an_environment_is_shown_once(tmp_path, caplog):
-    sometimes = STUBBORN.replace("return f", "self._odd = seed % 2\n        return f")
-    sometimes = sometimes.replace(
+def test_environment_error_is_logged_once(tmp_path, caplog):
+    flaky_code = STUBBORN.replace("return f", "self._odd = seed % 2\n        return f")
+    flaky_code = flaky_code.replace(
         "raise", "if self._odd:\n            return '', True\n        raise"
     )
-    assert try_replays(*written(tmp_path, "stubborn", sometimes)).replayed == ("stubborn",)
-    shown = [record.message for record in caplog.records if "KeyError" in record.message]
-    assert len(shown) == 1 and "'stubborn'" in shown[0]
+    assert try_replays(*written(tmp_path, "stubborn", flaky_code)).replayed == ("stubborn",)
+    log = [record.message for record in caplog.records if "KeyError" in record.message]
+    assert len(log) == 1 and "'stubborn'" in log[0]
 
 
-def test_an_environment_of_which_no_step_succeeds_is_refused(tmp_path):
+def test_replay_check_rejects_env_without_a_working_step(tmp_path):
     with pytest.raises(TaskSetError, match=r"level 0 cannot be used: no step succeeds: .*hinge"):
         try_replays(*written(tmp_path, "stubborn", STUBBORN))
 
 
-def test_a_reset_that_ignores_its_seed_is_named(tmp_path):
+def test_error_reports_reset_that_ignores_seed(tmp_path):
     code = STUBBORN.replace("seed: int", "seed: int = 0").replace("{seed}", "1")
     with pytest.raises(TaskSetError, match="its reset ignores the seed, or it has too few"):
         try_replays(*written(tmp_path, "stubborn", code))
@@ -217,14 +217,14 @@ class Door:
 
 
 @pytest.mark.parametrize("method", ["reset", "step", "reward"])
-def test_a_class_that_waits_without_saying_so_is_refused(tmp_path, method):
+def test_replay_check_rejects_undeclared_async_class(tmp_path, method):
     code = WAITING.replace("{method}", method)
     with pytest.raises(TaskSetError, match="its class does not say async"):
         try_replays(*written(tmp_path, "door", code))
     assert try_replays(*written(tmp_path, "other", WAITING)).replayed == ("other",)
 
 
-def test_a_file_needs_questions_to_train_and_to_evaluate_on(tmp_path):
+def test_file_needs_train_and_heldout_questions(tmp_path):
     path = tmp_path / "one.jsonl"
     path.write_text(json.dumps({"prompt": "1 + 1?", "answer": "2"}))
     level = ('{"match":"exact"}',)

@@ -1,6 +1,6 @@
-"""Environments that hang, wait, meet, break and burn when they are told to, for a worker to load.
+"""Environments that hang, wait, meet, break or burn on command, for a worker.
 
-What hangs or waits does so until the file ``gate`` is there.
+Those that hang or wait do so until the file ``gate`` exists.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ class Blocking(Plain):
 
 
 class Meeting(Plain):
-    """Takes a turn only when another one of its kind takes one too; until then nothing goes on."""
+    """Takes a turn only together with another one; a single turn waits."""
 
     alone: ClassVar[asyncio.Future[None] | None] = None
 
@@ -72,7 +72,7 @@ class Breaking(Plain):
 
 
 class Burning(Plain):
-    """Uses up the CPU time that it has, at once or a little at a time."""
+    """Uses up its CPU time, all at once or in small parts."""
 
     async def step(self, action: str) -> tuple[str, bool]:  # type: ignore[override]
         while action == "burn":
@@ -84,7 +84,7 @@ class Burning(Plain):
 
 
 class Passing(Waiting):
-    """Says what nobody can find again."""
+    """Returns observations that cannot be reproduced."""
 
     replayable: ClassVar[bool] = False
 
@@ -98,7 +98,7 @@ class Passing(Waiting):
 
 
 class Dice(Plain):
-    """Draws from the generator that everybody shares, and waits between draws."""
+    """Draws from the shared random generator, and waits between draws."""
 
     async def step(self, action: str) -> tuple[str, bool]:  # type: ignore[override]
         first = random.random()

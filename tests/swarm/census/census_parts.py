@@ -1,4 +1,4 @@
-"""A swarm as a member tells of it, without one."""
+"""Reports of a swarm as a member sees it, without a swarm."""
 
 import asyncio
 from collections.abc import Sequence
@@ -25,14 +25,14 @@ def offer(number: int, groups: int = 2) -> Offer:
 
 
 def peer(name: str, offers: Sequence[Offer] = (), **told: Any) -> PeerInfo:
-    given = {"connected": True, "policy_step": 3, "heard": 0.0, "swarm": SWARM, "link": "direct"}
-    given |= {"groups": sum(each.groups for each in offers), "offers": tuple(offers), **told}
-    return PeerInfo(peer_id_of(key(name)), key(name), **given)
+    fields = {"connected": True, "policy_step": 3, "heard": 0.0, "swarm": SWARM, "link": "direct"}
+    fields |= {"groups": sum(each.groups for each in offers), "offers": tuple(offers), **told}
+    return PeerInfo(peer_id_of(key(name)), key(name), **fields)
 
 
 def group(name: str, number: int, rewards: Sequence[float] = (1.0, 0.0), **told: Any) -> Candidate:
-    given = {"env": "sums", "level": 0, "policy_step": 3, "received": 0.0}
-    return Candidate(GroupKey(key(name), 7, number), rewards=tuple(rewards), **(given | told))
+    fields = {"env": "sums", "level": 0, "policy_step": 3, "received": 0.0}
+    return Candidate(GroupKey(key(name), 7, number), rewards=tuple(rewards), **(fields | told))
 
 
 class Watched:

@@ -1,4 +1,4 @@
-"""What an observer counts of a swarm, and that no stranger makes it grow."""
+"""An observer's census counts a swarm and stays bounded despite unknown peers."""
 
 import math
 from itertools import pairwise
@@ -20,14 +20,14 @@ def watched() -> Watched:
     return Watched()
 
 
-def test_nodes_are_those_who_announce_seeds_who_never_shared_and_links_are_told_apart(watched):
+def test_census_counts_nodes_bootstrap_nodes_and_link_types_separately(watched):
     silent, relayed = peer("silent", policy_step=None), peer("ben", link="relayed")
     seed, far = peer("seed", policy_step=0), peer("far", connected=False, link=None)
     watched.look(peer("anna", [offer(1)]), seed, silent)
     now = watched.census.now
     assert (now.nodes, now.bootstrap, now.groups_offered, now.connected) == (2, 1, 2, 2)
     watched.look(peer("anna", policy_step=0), seed)
-    assert watched.census.now.bootstrap == 1, "anna has shared before"
+    assert watched.census.now.bootstrap == 1, "anna shared groups and is not a bootstrap node"
     assert (watched.state.total.authors, watched.state.swarm) == (2, SWARM.hex())
     watched.look(peer("anna"), relayed, far, estimated=700)
     now = watched.census.now
@@ -35,7 +35,7 @@ def test_nodes_are_those_who_announce_seeds_who_never_shared_and_links_are_told_
     assert now.estimated == 700
 
 
-def test_a_frame_is_counted_once_however_often_it_is_announced(watched) -> None:
+def test_census_counts_a_reannounced_frame_once(watched) -> None:
     watched.look(peer("anna", [offer(1, 4), offer(2, 3)]))
     watched.look(peer("anna", [offer(2, 3), offer(1, 4)]))
     watched.look(peer("anna", [offer(2, 3), offer(3, 5)]))
@@ -43,7 +43,7 @@ def test_a_frame_is_counted_once_however_often_it_is_announced(watched) -> None:
     assert watched.state.authors[key("anna").hex()].offered == 12
 
 
-def test_who_comes_and_goes_is_counted_once_each_time_and_by_a_restart_not_twice(watched):
+def test_census_counts_each_join_and_leave_once_across_restarts(watched):
     anna = peer("anna", [offer(1)])
     watched.look(anna, peer("ben"))
     watched.look(anna)
@@ -60,11 +60,11 @@ def test_who_comes_and_goes_is_counted_once_each_time_and_by_a_restart_not_twice
     assert not again.state.authors[key("ben").hex()].present
 
 
-def test_a_restarted_observer_counts_no_one_as_left_who_announces_again_in_time(watched):
+def test_restarted_census_keeps_peers_that_announce_in_the_grace_period(watched):
     watched.look(peer("anna"), peer("ben"))
     again = Watched(watched.state, patience=3.0)
     again.look()
-    assert (again.census.now.nodes, again.census.present) == (0, []), "it has heard nobody yet"
+    assert (again.census.now.nodes, again.census.present) == (0, []), "no peer has announced yet"
     once_more = Watched(again.state, patience=3.0)
     once_more.look()
     once_more.look(peer("anna"), peer("carla"))
@@ -73,13 +73,13 @@ def test_a_restarted_observer_counts_no_one_as_left_who_announces_again_in_time(
     assert once_more.census.present == sorted(key(name).hex() for name in ("anna", "carla"))
     once_more.wait(3.0)
     once_more.look(peer("anna"), peer("carla"))
-    assert sum(bucket.left for bucket in once_more.state.buckets) == 1, "ben did not return"
+    assert sum(bucket.left for bucket in once_more.state.buckets) == 1, "ben did not return in time"
     once_more.look(peer("carla"))
     assert sum(bucket.left for bucket in once_more.state.buckets) == 2
     assert len(once_more.state.present) == 1
 
 
-def test_verified_and_refused_add_up_to_what_was_checked(watched) -> None:
+def test_verified_plus_refused_equals_checked(watched) -> None:
     larry = key("larry")
     watched.look(peer("anna"), peer("larry"))
     arrived = [group("anna", 1), group("anna", 2, (1.0, 1.0, 0.0, 0.0, 1.0))]
@@ -95,7 +95,7 @@ def test_verified_and_refused_add_up_to_what_was_checked(watched) -> None:
     assert (bucket.checked, bucket.verified, bucket.refused) == (5, 2, 3)
 
 
-def test_an_author_has_a_line_for_each_of_its_last_days(watched) -> None:
+def test_census_keeps_bounded_daily_totals_per_author(watched) -> None:
     for number in range(module.DAYS + 3):
         watched.look(peer("anna", [offer(number)]), arrived=[group("anna", number)])
         watched.wait(DAY)
@@ -105,7 +105,7 @@ def test_an_author_has_a_line_for_each_of_its_last_days(watched) -> None:
     assert [day.start for day in days] == sorted({day.start for day in days})
 
 
-def test_rewards_are_of_the_last_day_alone(watched) -> None:
+def test_rewards_cover_only_the_last_day(watched) -> None:
     watched.look(peer("anna"), arrived=[group("anna", 1, (1.0, 1.0))])
     watched.wait(DAY / 2)
     watched.look(peer("anna"), arrived=[group("anna", 2, (0.0, 1.0), level=2)])
@@ -115,7 +115,7 @@ def test_rewards_are_of_the_last_day_alone(watched) -> None:
     assert [e.level for e in watched.state.lately.estimates()] == [2]
 
 
-def test_an_interval_needs_two_authors_and_counts_them_not_their_groups() -> None:
+def test_interval_needs_two_authors_and_clusters_groups_by_author() -> None:
     lately = module.RecentRewards()
     for reward in (1.0, 1.0, 0.0, 1.0):
         lately.add(0, "sums", 0, "anna", reward)
@@ -131,7 +131,7 @@ def test_an_interval_needs_two_authors_and_counts_them_not_their_groups() -> Non
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.floats(0, 1)), min_size=1, max_size=80))
 @settings(max_examples=200)
-def test_an_interval_holds_its_mean_and_stays_among_rewards(told: list[tuple[int, float]]) -> None:
+def test_interval_contains_its_mean_and_stays_in_0_to_1(told: list[tuple[int, float]]) -> None:
     lately = module.RecentRewards()
     for author, reward in told:
         lately.add(0, "sums", 0, str(author), reward)
@@ -142,7 +142,7 @@ def test_an_interval_holds_its_mean_and_stays_among_rewards(told: list[tuple[int
         assert found.reward - 1e-9 <= found.high <= 1.0
 
 
-def test_flos_many_keys_share_one_place_in_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_excess_authors_share_one_entry_per_hour(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_PER_HOUR", 3)
     lately = module.RecentRewards()
     for number in range(50):
@@ -152,28 +152,28 @@ def test_flos_many_keys_share_one_place_in_an_hour(monkeypatch: pytest.MonkeyPat
     assert sum(found.groups for found in lately.estimates()) == 50
 
 
-def test_flos_keys_take_no_place_from_who_is_there_or_gave_anything(watched, monkeypatch):
+def test_sybil_keys_evict_no_present_or_contributing_author(watched, monkeypatch):
     monkeypatch.setattr(module, "MAX_AUTHORS", 4)
     watched.look(peer("anna"), peer("ben"), arrived=[group("anna", 1)])
     watched.wait(60)
     watched.look(peer("ben"), *[peer(f"flo{n}") for n in range(9)])
     kept = watched.state.authors
     assert len(kept) == 4 and {key("anna").hex(), key("ben").hex()} <= kept.keys()
-    assert watched.census.now.nodes == 10, "who has no place is counted all the same"
+    assert watched.census.now.nodes == 10, "nodes without an account count too"
     watched.wait(60)
     watched.look(peer("cleo"), *[peer(f"flo{n}") for n in range(9)], arrived=[group("cleo", 1)])
     kept = watched.state.authors
     assert len(kept) == 4 and {key("anna").hex(), key("cleo").hex()} <= kept.keys()
-    assert watched.state.total.authors < 8, "keys without a place are not counted again and again"
+    assert watched.state.total.authors < 8, "keys without an account are not recounted"
 
 
-told_of = st.tuples(st.integers(0, 12), st.integers(0, 5), st.booleans())
-told_by_peers = st.lists(told_of, max_size=12)
+update = st.tuples(st.integers(0, 12), st.integers(0, 5), st.booleans())
+updates = st.lists(update, max_size=12)
 
 
-@given(st.lists(told_by_peers, max_size=12))
+@given(st.lists(updates, max_size=12))
 @settings(max_examples=100, deadline=None)
-def test_whoever_comes_the_authors_are_bounded_and_the_sums_agree(looks: list) -> None:
+def test_census_bounds_authors_and_keeps_totals_consistent(looks: list) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "MAX_AUTHORS", 5)
         watched = Watched()
@@ -188,11 +188,11 @@ def test_whoever_comes_the_authors_are_bounded_and_the_sums_agree(looks: list) -
         assert watched.state.total.verified == verified
         assert sum(b.verified for b in watched.state.buckets) == verified
         assert sum(b.offered for b in watched.state.buckets) == watched.state.total.offered
-        came = sum(b.joined for b in watched.state.buckets)
-        assert came - sum(b.left for b in watched.state.buckets) == watched.census.now.nodes
+        joins = sum(b.joined for b in watched.state.buckets)
+        assert joins - sum(b.left for b in watched.state.buckets) == watched.census.now.nodes
 
 
-def test_refusals_wait_in_a_bounded_tally(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusal_counts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reputation_module, "MAX_TALLIED", 3)
     tally = RefusalCounts()
     for number in range(10):
@@ -217,7 +217,7 @@ def news(now: float, offered: int = 1) -> Bucket:
 
 @given(STEPS)
 @settings(max_examples=300)
-def test_buckets_ascend_apart_and_lose_nothing_wherever_the_clock_is_put(steps):
+def test_buckets_stay_ordered_and_lossless_when_the_clock_jumps(steps):
     kept: list[Bucket] = []
     now, told = START, 0
     for step, offered in steps:
@@ -233,10 +233,10 @@ def test_buckets_ascend_apart_and_lose_nothing_wherever_the_clock_is_put(steps):
     assert sum(bucket.rewards["sums"].groups for bucket in kept) == len(steps)
 
 
-def test_two_days_are_kept_by_ten_minutes_sixty_days_by_hours_and_the_rest_by_days(monkeypatch):
+def test_buckets_are_10_minutes_for_2_days_hourly_for_60_days_then_daily(monkeypatch):
     assert (module.FINE_SECONDS, module.HOURLY_SECONDS) == (2 * DAY, 60 * DAY)
     hourly = 6 * DAY
-    monkeypatch.setattr(module, "HOURLY_SECONDS", hourly)  # sixty days of news take a minute
+    monkeypatch.setattr(module, "HOURLY_SECONDS", hourly)  # The test of sixty days takes a minute.
     kept: list[Bucket] = []
     end = START + 16 * DAY
     for now in range(START, end, TEN_MINUTES):
@@ -250,7 +250,7 @@ def test_two_days_are_kept_by_ten_minutes_sixty_days_by_hours_and_the_rest_by_da
     assert sum(bucket.looks for bucket in kept) == 16 * 144
 
 
-def test_of_more_buckets_than_are_kept_the_oldest_go(monkeypatch) -> None:
+def test_oldest_buckets_are_dropped_over_the_limit(monkeypatch) -> None:
     monkeypatch.setattr(module, "MAX_BUCKETS", 5)
     kept: list[Bucket] = []
     times = [START + number * TEN_MINUTES for number in range(9)]
@@ -259,7 +259,7 @@ def test_of_more_buckets_than_are_kept_the_oldest_go(monkeypatch) -> None:
     assert [bucket.start for bucket in kept] == [t // TEN_MINUTES * TEN_MINUTES for t in times[4:]]
 
 
-def test_columns_are_of_one_length_and_null_where_nothing_was_seen() -> None:
+def test_columns_have_equal_length_and_null_for_missing_values() -> None:
     kept: list[Bucket] = []
     record(kept, bucket_at(START))
     record(kept, news(START + HOUR))

@@ -1,4 +1,4 @@
-"""Bounded stores, pauses and counts of floods: what a crowd of new keys can do to each."""
+"""Bounds of stores, pauses and flood counts against many Sybil identities."""
 
 import tracemalloc
 
@@ -25,65 +25,65 @@ def by_lot(limit: int, known: frozenset[str] = frozenset()) -> Bounded[str, int]
 
 
 @given(st.permutations([f"key {n}" for n in range(40)]), st.integers(1, 20))
-def test_who_stays_is_no_matter_of_who_came_first_or_how_often(order: list[str], n: int) -> None:
-    once, again = by_lot(n), by_lot(n)
+def test_kept_keys_depend_on_neither_order_nor_repetition(order: list[str], n: int) -> None:
+    once, repeated = by_lot(n), by_lot(n)
     for key in order:
         once.put(key, 1)
     for key in sorted(order) * 3:
-        again.put(key, 1)
-    assert (set(once), len(once)) == (set(again), n)
+        repeated.put(key, 1)
+    assert (set(once), len(once)) == (set(repeated), n)
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.booleans()), max_size=300), st.integers(1, 16))
-def test_the_best_ranks_of_all_that_were_not_taken_out_are_held(steps, limit):
-    held, all_put = by_lot(limit), set()
+def test_bounded_respects_its_limit_and_finds_its_worst_key(steps, limit):
+    store, all_put = by_lot(limit), set()
     for number, put in steps:
         key = str(number)
         if put:
-            loser = held.put(key, number)
-            assert loser is None or loser not in held
+            evicted = store.put(key, number)
+            assert evicted is None or evicted not in store
         else:
-            held.pop(key)
+            store.pop(key)
         all_put.add(key)
-        assert len(held) <= limit
-        assert held.worst() is None or held.rank(held.worst()) == max(map(held.rank, held))
+        assert len(store) <= limit
+        assert store.worst() is None or store.rank(store.worst()) == max(map(store.rank, store))
 
 
 @pytest.mark.parametrize("position", [0, 2_000, 4_000])
-def test_sybil_keys_never_push_out_one_with_reputation_whenever_it_comes(position):
-    held = by_lot(64, frozenset({"ben"}))
+def test_sybil_keys_never_evict_a_key_with_reputation(position):
+    store = by_lot(64, frozenset({"ben"}))
     keys = [f"sybil {n}" for n in range(4_000)]
     for key in (*keys[:position], "ben", *keys[position:]):
-        held.put(key, 0)
-    assert "ben" in held
+        store.put(key, 0)
+    assert "ben" in store
 
 
-def test_a_stranger_among_sybils_has_the_same_chance_as_each_of_them() -> None:
-    kept = 0
+def test_unknown_peer_has_the_same_chance_as_each_sybil() -> None:
+    hits = 0
     for trial in range(200):
-        held: Bounded[bytes, None] = Bounded(50, lambda k, t=trial: lot(bytes([t]), k))
-        held.put(b"ben", None)
+        store: Bounded[bytes, None] = Bounded(50, lambda k, t=trial: lot(bytes([t]), k))
+        store.put(b"ben", None)
         for n in range(99):
-            held.put(b"sybil %d" % n, None)
-        kept += b"ben" in held
-    assert 70 < kept < 130
+            store.put(b"sybil %d" % n, None)
+        hits += b"ben" in store
+    assert 70 < hits < 130
 
 
-def test_a_few_keys_take_little_memory_however_often_their_ranks_change() -> None:
+def test_rank_changes_on_few_keys_use_little_memory() -> None:
     ranks = iter(range(8000))
     tracemalloc.start()
     try:
-        held: Bounded[int, None] = Bounded(4096, lambda key: float(next(ranks)))
+        store: Bounded[int, None] = Bounded(4096, lambda key: float(next(ranks)))
         for number in range(8000):
-            held.put(number % 4, None)
-        taken, _ = tracemalloc.get_traced_memory()
+            store.put(number % 4, None)
+        memory, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert held.worst() == 3
-    assert taken < 64 << 10
+    assert store.worst() == 3
+    assert memory < 64 << 10
 
 
-def test_pauses_double_up_to_the_longest_and_one_success_ends_them(clock) -> None:
+def test_backoff_doubles_up_to_a_maximum_and_success_resets_it(clock) -> None:
     backoff: Backoff[str] = Backoff(clock, first=1.0, longest=10.0, free=1)
     assert [backoff.failed("sid") for _ in range(6)] == [0, 1, 2, 4, 8, 10]
     assert backoff.waits("sid")
@@ -94,13 +94,13 @@ def test_pauses_double_up_to_the_longest_and_one_success_ends_them(clock) -> Non
     assert not backoff.waits("sid")
     assert backoff.failed("sid") == 0
     wait(clock, 20)
-    assert backoff.failed("sid") == 0, "failures fade"
+    assert backoff.failed("sid") == 0, "failures decay"
     for number in range(MAX_REMEMBERED + 100):
         backoff.failed(str(number))
     assert len(backoff) == MAX_REMEMBERED
 
 
-def test_a_peer_that_floods_is_kept_out_for_a_while_and_longer_each_time(clock):
+def test_flooding_peer_is_excluded_for_increasing_periods(clock):
     flood = FloodGuard(clock)
     assert not any(flood.refused("ben") or wait(clock, FADE_SECONDS) for _ in range(300))
     assert [flood.refused("flo") for _ in range(int(MOST_REFUSALS))].count(True) == 1
@@ -114,7 +114,7 @@ def test_a_peer_that_floods_is_kept_out_for_a_while_and_longer_each_time(clock):
         assert out.pop() == "flo" and not out and not peer_limits.accepts("flo")
         wait(clock, 0.9 * pause)
         peer_limits.refused("flo")
-        assert out.pop() == "flo", "at the first request, as it came back too early"
+        assert out.pop() == "flo", "the first early request disconnects"
         wait(clock, 0.2 * pause)
         assert peer_limits.accepts("flo")
         peer_limits.refused("flo")
@@ -122,7 +122,7 @@ def test_a_peer_that_floods_is_kept_out_for_a_while_and_longer_each_time(clock):
     assert peer_limits.accepts("ben")
 
 
-def test_strangers_leave_a_quarter_of_pulls_and_places_to_useful_authors() -> None:
+def test_unknown_authors_leave_25_percent_to_useful_authors() -> None:
     allowance = PullAllowance(16, 8)
     allowance.begin()
     useful = {b"ben", b"cleo", b"dora", b"eli"}
@@ -133,20 +133,20 @@ def test_strangers_leave_a_quarter_of_pulls_and_places_to_useful_authors() -> No
     assert sum(alone.take(b"sid %d" % n, set()) for n in range(60)) == 8
 
 
-def test_pulls_that_bring_nothing_are_given_back_and_still_bounded() -> None:
+def test_failed_pulls_are_refunded_up_to_a_limit() -> None:
     allowance = PullAllowance(16, 8)
     allowance.begin()
-    begun = 0
+    started = 0
     for n in range(1000):
         if allowance.take(b"sid %d" % n, set()):
-            begun += 1
+            started += 1
             allowance.end(b"sid %d" % n, delivered=False)
-    assert begun == TRIES * 16
+    assert started == TRIES * 16
     assert allowance.take(b"ben", {b"ben"})
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=200))
-def test_no_more_than_an_epochs_pulls_are_delivered(steps: list[tuple[int, bool]]) -> None:
+def test_delivered_pulls_stay_within_the_slot_limit(steps: list[tuple[int, bool]]) -> None:
     allowance, running, delivered = PullAllowance(5, 3), set(), 0
     useful = {bytes([n]) for n in range(5)}
     allowance.begin()
@@ -162,16 +162,16 @@ def test_no_more_than_an_epochs_pulls_are_delivered(steps: list[tuple[int, bool]
         assert delivered + len(running) <= 5
 
 
-def test_no_crowd_of_strangers_and_no_peer_of_many_addresses_pushes_met_peers_out_of_the_cache():
+def test_sybils_and_peers_with_many_addresses_do_not_fill_the_peer_cache():
     cache = PeerCache(None)
-    met = [f"/ip4/10.0.0.{n}/p2p/met{n}" for n in range(64)]
-    cache.remember(met, lambda peer: float(peer == "met63"))
+    cached = [f"/ip4/10.0.0.{n}/p2p/met{n}" for n in range(64)]
+    cache.remember(cached, lambda peer: float(peer == "met63"))
     for crowd in range(20):
         sybils = [f"/ip4/10.1.{crowd}.{n}/p2p/sybil{crowd}x{n}" for n in range(500)]
         cache.remember(sybils, lambda peer: float(peer == "met63"))
         if crowd == 0:
-            assert len(set(cache.addresses) & set(met)) >= MAX_ADDRESSES // 2
-    assert cache.addresses[0] == met[63]
+            assert len(set(cache.addresses) & set(cached)) >= MAX_ADDRESSES // 2
+    assert cache.addresses[0] == cached[63]
     cache = PeerCache(None)
     cache.remember(f"/ip4/10.0.0.{n}/p2p/flo" for n in range(200))
     assert len(cache.addresses) == 4

@@ -30,15 +30,15 @@ def sockets():
 
 @pytest.fixture
 def ends(sockets):
-    here, there = map(Channel, sockets)
-    yield here, there
-    here.close()
-    there.close()
+    near, far = map(Channel, sockets)
+    yield near, far
+    near.close()
+    far.close()
 
 
-def test_after_it_was_closed_the_other_side_counts_as_gone_from_both_ends(ends):
-    here, _ = ends
-    here.close()
+def test_closed_channel_reports_the_other_side_gone_on_both_ends(ends):
+    near, _ = ends
+    near.close()
     for end in ends:
         with pytest.raises(ChannelError, match="gone"):
             end.receive()
@@ -46,52 +46,52 @@ def test_after_it_was_closed_the_other_side_counts_as_gone_from_both_ends(ends):
             end.send({"word": 1})
 
 
-def test_closing_ends_a_wait_for_a_message_and_a_wait_to_be_read(sockets, ends):
-    here, _ = ends
+def test_close_ends_pending_receive_and_send_calls(sockets, ends):
+    near, _ = ends
     with ThreadPoolExecutor(2) as threads:
-        waits = [threads.submit(here.receive), threads.submit(here.send, {"text": "x" * (8 << 20)})]
-        # The first bytes have arrived, so the sender waits for the rest to be read.
+        waits = [threads.submit(near.receive), threads.submit(near.send, {"text": "x" * (8 << 20)})]
+        # The first byte has arrived, so the sender waits until the rest is read.
         assert sockets[1].recv(1)
-        here.close()
+        near.close()
         assert all(isinstance(each.exception(20), ChannelError) for each in waits)
 
 
-def test_what_has_arrived_is_taken_whole_and_nothing_is_waited_for(sockets, ends):
-    here, there = ends
-    assert here.arrived() == []
-    there.send({"word": 1})
-    there.send({"word": 2})
+def test_arrived_returns_only_complete_messages_without_waiting(sockets, ends):
+    near, far = ends
+    assert near.arrived() == []
+    far.send({"word": 1})
+    far.send({"word": 2})
     message = packed({"word": "three"})
     sockets[1].sendall(message[:-1])
-    assert here.arrived() == [{"word": 1}, {"word": 2}] and here.arrived() == []
+    assert near.arrived() == [{"word": 1}, {"word": 2}] and near.arrived() == []
     sockets[1].sendall(message[-1:])
-    assert here.arrived() == [{"word": "three"}]
-    there.close()
+    assert near.arrived() == [{"word": "three"}]
+    far.close()
     with pytest.raises(ChannelError, match="gone"):
-        here.arrived()
+        near.arrived()
 
 
-def test_a_wait_that_ends_in_the_middle_of_a_message_loses_none_of_it(sockets, ends):
-    here, _ = ends
+def test_receive_timeout_inside_a_message_loses_no_data(sockets, ends):
+    near, _ = ends
     message = packed({"word": "x" * 100})
     for part in (message[:2], message[2:9], message[9:50]):
         sockets[1].sendall(part)
         with pytest.raises(TimeoutError):
-            here.receive(0.01)
+            near.receive(0.01)
     sockets[1].sendall(message[50:])
-    assert here.receive() == {"word": "x" * 100}
+    assert near.receive() == {"word": "x" * 100}
 
 
-def test_a_message_that_is_larger_than_any_is_neither_sent_nor_waited_for(sockets, ends):
-    here, there = ends
+def test_channel_rejects_oversized_messages_in_both_directions(sockets, ends):
+    near, far = ends
     with pytest.raises(ValueError, match="at most"):
-        there.send({"text": "x" * MAX_MESSAGE_BYTES})
+        far.send({"text": "x" * MAX_MESSAGE_BYTES})
     sockets[1].sendall((MAX_MESSAGE_BYTES + 1).to_bytes(4, "little"))
     with pytest.raises(ChannelError, match="at most"):
-        here.arrived()
+        near.arrived()
 
 
-def test_work_is_done_in_turn_on_one_thread_and_an_error_raised_where_the_result_is_asked_for():
+def test_work_thread_runs_calls_in_order_and_raises_errors_from_results():
     worker, done = WorkThread("worker"), []
     results = [worker.submit(lambda n=n: done.append(n) or threading.get_ident()) for n in range(9)]
     (only,) = {result.result(20) for result in results}
@@ -103,7 +103,7 @@ def test_work_is_done_in_turn_on_one_thread_and_an_error_raised_where_the_result
     worker.close()
 
 
-def test_on_windows_the_interpreter_that_a_virtual_environment_would_start_is_started_itself():
+def test_windows_child_starts_the_base_interpreter_without_the_venv_launcher():
     own, base = r"C:\node\.venv\Scripts\python.exe", r"C:\Python312\python.exe"
     started, variables = interpreter(own, base, windows=True)
     assert (started, variables) == (base, {"__PYVENV_LAUNCHER__": own})
@@ -115,7 +115,7 @@ def test_on_windows_the_interpreter_that_a_virtual_environment_would_start_is_st
 
 
 @pytest.mark.parametrize("system", ["linux", "win32", "darwin"])
-def test_a_process_is_killed_on_every_system_and_killed_again_is_no_error(system, monkeypatch):
+def test_kill_group_works_on_every_system_and_can_be_repeated(system, monkeypatch):
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, **GROUP)
     with process:
         with monkeypatch.context() as patch:
@@ -125,13 +125,13 @@ def test_a_process_is_killed_on_every_system_and_killed_again_is_no_error(system
             kill_group(process)
         assert process.wait(20) == -signal.SIGKILL
         monkeypatch.setattr(sys, "platform", system)
-        if system == "darwin":  # of a group that has only ended processes
+        if system == "darwin":  # macOS reports this for a group of ended processes.
             monkeypatch.setattr(os, "killpg", Mock(side_effect=PermissionError(1, "not permitted")))
         kill_group(process)
 
 
-def test_on_windows_a_child_is_in_a_group_that_ctrl_c_does_not_reach(monkeypatch):
+def test_windows_child_group_does_not_receive_ctrl_c(monkeypatch):
     assert own_group() == own_group(lasting=True) == {"start_new_session": True}
     monkeypatch.setattr(sys, "platform", "win32")
     assert own_group() == {"creationflags": 0x200}
-    assert own_group(lasting=True) == {"creationflags": 0x8000200}, "and has its own console"
+    assert own_group(lasting=True) == {"creationflags": 0x8000200}, "lasting gives its own console"

@@ -1,4 +1,4 @@
-"""What comes again and again is told when it begins, and then counted."""
+"""Repeated log messages are written once at first, and then as a count."""
 
 import logging
 
@@ -12,7 +12,7 @@ from swarm.common.util import counted, in_words
 from tests.swarm.experience_parts import wait
 
 
-class Told(logging.Handler):
+class Capture(logging.Handler):
     def __init__(self, repeats: Repeats) -> None:
         super().__init__()
         self.addFilter(repeats)
@@ -26,7 +26,7 @@ class Log:
     def __init__(self) -> None:
         self.clock = VirtualClock()
         repeats = Repeats(self.clock)
-        self.handlers = Told(repeats), Told(repeats)
+        self.handlers = Capture(repeats), Capture(repeats)
         self.logger = logging.Logger("test", logging.DEBUG)
         for handler in self.handlers:
             self.logger.addHandler(handler)
@@ -34,7 +34,7 @@ class Log:
     @property
     def lines(self) -> list[str]:
         one, other = (handler.lines for handler in self.handlers)
-        assert one == other, "every handler is told the same"
+        assert one == other, "all handlers get the same lines"
         return one
 
 
@@ -43,7 +43,7 @@ def log() -> Log:
     return Log()
 
 
-def test_a_message_that_repeats_is_told_once_and_its_number_ten_minutes_later(log) -> None:
+def test_logger_writes_a_repeated_message_once_and_its_count_after_10_min(log) -> None:
     for number in range(1869):
         log.logger.info("pool: %d groups evicted (%s)", number, "full")
         wait(log.clock, 660 / 1869)
@@ -53,7 +53,7 @@ def test_a_message_that_repeats_is_told_once_and_its_number_ten_minutes_later(lo
     ]
 
 
-def test_messages_that_name_other_things_and_those_of_debugging_are_told_each(log):
+def test_logger_writes_distinct_messages_and_all_debug_messages(log):
     for _ in range(3):
         for reason in ("aged", "full"):
             log.logger.info("pool: %d groups evicted (%s)", 1, reason)
@@ -67,10 +67,10 @@ def test_messages_that_name_other_things_and_those_of_debugging_are_told_each(lo
     for note in notes:
         for _ in range(3):
             log.logger.info("%s", note)
-    assert log.lines[7:] == notes, "what was said elsewhere is told for what it says"
+    assert log.lines[7:] == notes, "distinct messages of one template are written"
 
 
-def test_names_that_anybody_can_make_up_do_not_fill_the_log(log) -> None:
+def test_invented_peer_names_do_not_fill_the_log(log) -> None:
     for number in range(1000):
         log.logger.info("peer %s floods this node", f"12D3Koo{number}")
     assert len(log.lines) == LINES
@@ -80,7 +80,7 @@ def test_names_that_anybody_can_make_up_do_not_fill_the_log(log) -> None:
     assert log.lines[-1] == f"peer another floods this node {told}"
 
 
-def test_another_error_is_another_message(log) -> None:
+def test_error_type_separates_messages(log) -> None:
     for error in (ValueError("1"), ValueError("2"), KeyError("3")):
         try:
             raise error
@@ -89,7 +89,7 @@ def test_another_error_is_another_message(log) -> None:
     assert len(log.lines) == 2
 
 
-def test_a_wall_clock_that_jumps_neither_silences_a_log_nor_floods_it() -> None:
+def test_repeat_filter_does_not_use_the_wall_clock() -> None:
     class Jumping(VirtualClock):
         def time(self) -> float:
             raise AssertionError("wall time is not asked for")
@@ -99,7 +99,7 @@ def test_a_wall_clock_that_jumps_neither_silences_a_log_nor_floods_it() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.floats(0, 400)), max_size=60))
-def test_every_message_is_either_told_or_counted(said: list[tuple[str, float]]) -> None:
+def test_every_message_is_logged_or_counted(said: list[tuple[str, float]]) -> None:
     log = Log()
     for name, seconds in said:
         wait(log.clock, seconds)
@@ -110,7 +110,7 @@ def test_every_message_is_either_told_or_counted(said: list[tuple[str, float]]) 
     assert len(log.lines) + counted == len(said) + 1
 
 
-def test_one_of_a_thing_is_in_the_singular_and_an_exit_status_names_its_signal_if_it_has_a_name():
+def test_counted_uses_the_singular_for_one_and_in_words_names_signals():
     assert [counted(n, "round") for n in range(3)] == ["0 rounds", "1 round", "2 rounds"]
     assert in_words(1) == "exit status 1"
     assert in_words(-9) == "signal SIGKILL"

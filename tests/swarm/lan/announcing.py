@@ -1,7 +1,7 @@
-"""``python -m tests.swarm.lan.announcing IP HOST NUMBER SWARM PORT [PEER]`` says by multicast DNS
-at an address of this machine what mallory likes: that so many members of a swarm are at a host.
+"""Announce false members of a swarm by multicast DNS, as mallory does.
 
-It prints a line once all is said, and goes on until standard input ends.
+``python -m tests.swarm.lan.announcing IP HOST NUMBER SWARM PORT [PEER]`` announces NUMBER members
+at HOST from IP. It prints a line after the last one, and runs until standard input ends.
 """
 
 import asyncio
@@ -16,11 +16,11 @@ from swarm.sightings import text_of
 
 
 def name(host: str, number: int, swarm: str, port: str, peer: str) -> ServiceInfo:
-    """One name at ``host``; of a key of its own where no peer is given."""
-    told = peer or Identity.from_seed(f"mallory {number}".encode().ljust(32, b".")).peer_id
-    mallory, text = f"mallory-{peer[-8:]}{number}", text_of(told, bytes.fromhex(swarm))
-    place = {"port": int(port), "server": f"{mallory}.local.", "parsed_addresses": [host]}
-    return ServiceInfo(SERVICE, f"{mallory}.{SERVICE}", properties=text, **place)
+    """Return one name at ``host``; without a peer, it claims a new key."""
+    claimed = peer or Identity.from_seed(f"mallory {number}".encode().ljust(32, b".")).peer_id
+    mallory, text = f"mallory-{peer[-8:]}{number}", text_of(claimed, bytes.fromhex(swarm))
+    fields = {"port": int(port), "server": f"{mallory}.local.", "parsed_addresses": [host]}
+    return ServiceInfo(SERVICE, f"{mallory}.{SERVICE}", properties=text, **fields)
 
 
 async def announce(ip: str, host: str, number: str, swarm: str, port: str, peer: str = "") -> None:

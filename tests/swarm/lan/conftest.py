@@ -3,4 +3,4 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def alone(local_network: None) -> None:
-    """Hear nothing that tests of another process announce."""
+    """Receive no announcements from tests of another process."""

@@ -1,9 +1,8 @@
-"""``python -m tests.swarm.lan.looking NAME SWARM`` is a node on the loopback network that looks for
-members by multicast DNS, and listens for their dials.
+"""Look for members by multicast DNS, as a node on the loopback network.
 
-It prints its port and who answers where it dials, a line each, and goes on until standard input
-ends. Whoever dials is told the name's peer id: a transport with as little in it as finding each
-other needs.
+``python -m tests.swarm.lan.looking NAME SWARM`` also listens for dials. It prints its port and the
+peers that answer its dials, one per line, and runs until standard input ends. It sends its peer id
+to each peer that dials: the smallest transport with which nodes can find each other.
 """
 
 import asyncio
@@ -18,7 +17,7 @@ from swarm.transport.transport import PeerUnreachable
 
 
 class TcpTransport(MemoryTransport):
-    """Dials by TCP, and takes the peer id that it is told for proved."""
+    """Dials by TCP, and accepts the received peer id without proof."""
 
     def __init__(self, peer_id: str) -> None:
         super().__init__(MemoryNetwork(SystemClock()), peer_id)
@@ -32,26 +31,26 @@ class TcpTransport(MemoryTransport):
         return tuple(self.met)
 
     async def serve(self) -> asyncio.Server:
-        """Tell whoever dials who this is."""
+        """Send this node's peer id to every peer that dials."""
 
-        async def tell(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def send_id(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             writer.write(self.peer_id.encode())
             writer.close()
 
-        server = await asyncio.start_server(tell, "127.0.0.1", 0)
+        server = await asyncio.start_server(send_id, "127.0.0.1", 0)
         self.port = server.sockets[0].getsockname()[1]
         print(f"at {self.port}", flush=True)
         return server
 
     async def connect(self, address: str) -> str:
-        _, _, host, _, port, _, wanted = address.split("/")
+        _, _, host, _, port, _, expected = address.split("/")
         try:
             reader, writer = await asyncio.open_connection(host, int(port))
             told = (await reader.read()).decode()
             writer.close()
         except OSError as error:
             raise PeerUnreachable(str(error)) from error
-        if told != wanted:
+        if told != expected:
             raise PeerUnreachable(f"{told} answers at {address}")
         self.met.add(told)
         print(f"met {told}", flush=True)
@@ -66,7 +65,7 @@ async def look(name: str, swarm: str) -> None:
     running = asyncio.ensure_future(discovery.run(bytes.fromhex(swarm)))
     await asyncio.to_thread(sys.stdin.read)
     running.cancel()
-    # A busy machine may take too long to leave, which is counted.
+    # A busy machine may exceed the time limit for leaving, which adds a counter.
     print(f"counted {counters.snapshot()}", flush=True)
     await discovery.close()
     server.close()

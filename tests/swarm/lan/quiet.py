@@ -1,10 +1,10 @@
-"""Somebody on the loopback network who misses what is said there by multicast DNS.
+"""A peer on the loopback network that misses some multicast DNS messages.
 
 ``python -m tests.swarm.lan.quiet quiet PORT SWARM PEER`` is at a member's port and announces
-nothing; it answers who asks, from the fifth question on, as a node whose announcements and first
-answers are lost on the way. ``… late PEER`` asks nothing, and says when it hears all of a node's
-records; what is said in the first seconds, twice what a node's first announcements take, is lost on
-it. Both go on until standard input ends.
+nothing. It answers queries from the fifth on, like a node whose announcements and first answers
+are lost. ``… late PEER`` sends no queries, and prints when it receives all records of a node. It
+ignores the first seconds, twice the time of a node's first announcements. Both run until standard
+input ends.
 """
 
 import asyncio
@@ -24,53 +24,53 @@ GROUP, PORT = "224.0.0.251", 5353
 
 
 def ear() -> socket.socket:
-    """Hears what is said by multicast DNS on the loopback network."""
-    heard = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    heard.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    heard.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    heard.bind((GROUP, PORT))
-    where = struct.pack("4s4s", socket.inet_aton(GROUP), socket.inet_aton("127.0.0.1"))
-    heard.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, where)
-    return heard
+    """Open a socket that receives multicast DNS messages on the loopback network."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    listener.bind((GROUP, PORT))
+    mreq = struct.pack("4s4s", socket.inet_aton(GROUP), socket.inet_aton("127.0.0.1"))
+    listener.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, mreq)
+    return listener
 
 
-def asks(datagram: bytes) -> bool:
-    said = DNSIncoming(datagram)
-    return said.is_query() and any(question.name == SERVICE for question in said.questions)
+def matches(datagram: bytes) -> bool:
+    message = DNSIncoming(datagram)
+    return message.is_query() and any(question.name == SERVICE for question in message.questions)
 
 
-def hear_questions(number: int) -> None:
-    with ear() as heard:
+def await_queries(number: int) -> None:
+    with ear() as listener:
         for _ in range(number):
-            while not asks(heard.recv(9000)):
+            while not matches(listener.recv(9000)):
                 pass
 
 
-async def keep_quiet(port: str, swarm: str, peer: str) -> None:
+async def run_quiet(port: str, swarm: str, peer: str) -> None:
     print("listening", flush=True)
-    await asyncio.to_thread(hear_questions, LOST)
+    await asyncio.to_thread(await_queries, LOST)
     zeroconf = AsyncZeroconf(interfaces=["127.0.0.1"])
     await zeroconf.zeroconf.async_wait_for_start()
-    place = {"port": int(port), "server": "quiet.local.", "parsed_addresses": ["127.0.0.1"]}
+    fields = {"port": int(port), "server": "quiet.local.", "parsed_addresses": ["127.0.0.1"]}
     text = text_of(peer, bytes.fromhex(swarm))
-    info = ServiceInfo(SERVICE, f"quiet.{SERVICE}", properties=text, **place)
+    info = ServiceInfo(SERVICE, f"quiet.{SERVICE}", properties=text, **fields)
     zeroconf.zeroconf.registry.async_add(info)
     print("answering", flush=True)
     await asyncio.to_thread(sys.stdin.read)
     await zeroconf.async_close()
 
 
-def come_late(peer: str) -> None:
-    """Say once one datagram tells where the node listens and which swarm it is of."""
+def run_late(peer: str) -> None:
+    """Print once one datagram holds the port and the swarm of the node."""
     print("listening", flush=True)
-    with ear() as heard:
+    with ear() as listener:
         end = time.monotonic() + LOST_SECONDS
         while True:
-            said = DNSIncoming(heard.recv(9000))
-            if time.monotonic() < end or said.is_query():
+            message = DNSIncoming(listener.recv(9000))
+            if time.monotonic() < end or message.is_query():
                 continue
-            here = [each for each in said.answers() if each.name.startswith(peer)]
-            if {DNSService, DNSText} <= {type(each) for each in here}:
+            records = [each for each in message.answers() if each.name.startswith(peer)]
+            if {DNSService, DNSText} <= {type(each) for each in records}:
                 break
     print("heard", flush=True)
     sys.stdin.read()
@@ -78,6 +78,6 @@ def come_late(peer: str) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "late":
-        come_late(sys.argv[2])
+        run_late(sys.argv[2])
     else:
-        asyncio.run(keep_quiet(*sys.argv[2:]))
+        asyncio.run(run_quiet(*sys.argv[2:]))

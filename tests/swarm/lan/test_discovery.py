@@ -1,6 +1,6 @@
-"""Nodes of a swarm find each other by multicast DNS, whatever mallory says on the same network.
+"""Nodes of a swarm find each other by multicast DNS, despite mallory's messages.
 
-Every one is a process of its own on the loopback network, and so is mallory.
+Each node, and mallory, is a process on the loopback network.
 """
 
 import subprocess
@@ -26,7 +26,7 @@ def peer_id(name: str) -> str:
 
 
 class Street:
-    """Processes that say who they are on the loopback network."""
+    """Processes that announce themselves on the loopback network."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self._folder = folder
@@ -45,12 +45,12 @@ class Street:
         self.wait("mallory", "announced")
 
     def quiet(self, name: str) -> None:
-        """Somebody at the port of a node that is there already."""
+        """Start a peer without announcements at the port of a running node."""
         self._start("quiet", "quiet", "quiet", str(self.ports[name]), OURS, peer_id(name))
         self.wait("quiet", "listening")
 
     def late(self, name: str) -> None:
-        """Somebody who asks nothing, and hears none of what a node says at first."""
+        """Start a peer that sends no queries and misses a node's first messages."""
         self._start("late", "quiet", "late", peer_id(name))
         self.wait("late", "listening")
 
@@ -61,11 +61,11 @@ class Street:
         deadline = time.monotonic() + PATIENCE
         while words not in self.said(name):
             assert self._processes[name].poll() is None, self.said(name)
-            assert time.monotonic() < deadline, f"{name} did not say {words}: {self.said(name)}"
+            assert time.monotonic() < deadline, f"{name} did not print {words}: {self.said(name)}"
             time.sleep(0.05)
 
     def end(self, name: str) -> str:
-        """What it said by the end, which has to be in order."""
+        """End the process, which must succeed, and return its output."""
         process = self._processes[name]
         assert process.stdin
         process.stdin.close()
@@ -89,7 +89,7 @@ def street(tmp_path: Path) -> Iterator[Street]:
 
 
 def both_meet(street: Street) -> None:
-    """Have anna and bert come, who meet each other."""
+    """Start anna and bert, and wait until they meet."""
     for name in ("anna", "bert"):
         street.node(name)
     for name, other in (("anna", "bert"), ("bert", "anna")):
@@ -97,7 +97,7 @@ def both_meet(street: Street) -> None:
 
 
 @pytest.mark.parametrize("names", [0, 1000])
-def test_two_members_find_each_other_whatever_number_of_names_mallory_announces(street, names):
+def test_members_find_each_other_despite_many_announced_names(street, names):
     if names:
         street.mallory(names)
     both_meet(street)
@@ -106,7 +106,7 @@ def test_two_members_find_each_other_whatever_number_of_names_mallory_announces(
         assert street.said(name).count("met ") == 1
 
 
-def test_nobody_dials_a_node_of_another_swarm(street):
+def test_node_does_not_dial_other_swarms(street):
     street.node("stranger", OTHER)
     street.mallory(5, swarm=OTHER)
     both_meet(street)
@@ -116,26 +116,26 @@ def test_nobody_dials_a_node_of_another_swarm(street):
         assert "lan_dials_failed" not in street.said(name)
 
 
-def test_mallory_announces_a_member_at_a_port_where_another_answers(street):
+def test_members_meet_despite_a_false_port_announcement(street):
     street.node("mallet")
     street.mallory(20, peer=peer_id("anna"), port=street.ports["mallet"], host="127.0.0.1")
     both_meet(street)
 
 
-def test_a_port_that_no_node_has_is_counted_and_never_dialled(street):
+def test_node_counts_and_never_dials_a_disallowed_port(street):
     street.mallory(3, port=22)
     both_meet(street)
     said = street.end("anna")
     assert "lan_names_refused{reason=port}" in said and "lan_dials_failed" not in said
 
 
-def test_a_node_says_again_that_it_is_there_to_whom_nothing_arrived(street):
+def test_node_repeats_its_announcement_for_late_listeners(street):
     street.node("anna")
     street.late("anna")
     street.wait("late", "heard")
 
 
-def test_a_member_is_found_whose_first_answers_were_lost(street):
+def test_member_is_found_despite_lost_first_answers(street):
     street.node("anna", OTHER)
     street.quiet("anna")
     street.node("bert")

@@ -1,4 +1,4 @@
-"""Mallory's names have bytes that are no UTF-8: they are read as longer ones than may be sent."""
+"""Mallory's names are not UTF-8: decoded, they are too long to be sent."""
 
 import asyncio
 import random
@@ -38,37 +38,37 @@ def pointer(label: bytes) -> bytes:
 
 
 def server(label: bytes) -> bytes:
-    place = struct.pack("!HHH", 0, 0, 4001)
-    return record([MEMBER, *OURS], SERVER, [label, b"local"], place)
+    rdata = struct.pack("!HHH", 0, 0, 4001)
+    return record([MEMBER, *OURS], SERVER, [label, b"local"], rdata)
 
 
-def say(*records: bytes) -> None:
+def send(*records: bytes) -> None:
     """Send an answer by multicast DNS on the loopback network."""
-    with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as mouth:
-        here = socket.inet_aton("127.0.0.1")
-        mouth.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, here)
+    with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as sender:
+        local = socket.inet_aton("127.0.0.1")
+        sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, local)
         head = struct.pack("!6H", 0, 0x8400, 0, len(records), 0, 0)
-        mouth.sendto(head + b"".join(records), (GROUP, PORT))
+        sender.sendto(head + b"".join(records), (GROUP, PORT))
 
 
-async def asked_about(listening: socket.socket, asked: str) -> None:
-    """Wait for a question about a name."""
+async def wait_for_query(listening: socket.socket, asked: str) -> None:
+    """Wait for a query for a name."""
     async with asyncio.timeout(PATIENCE):
         while True:
-            said = DNSIncoming(await asyncio.get_running_loop().sock_recv(listening, 9000))
-            if said.is_query() and asked in [question.name for question in said.questions]:
+            message = DNSIncoming(await asyncio.get_running_loop().sock_recv(listening, 9000))
+            if message.is_query() and asked in [question.name for question in message.questions]:
                 return
 
 
 @asynccontextmanager
 async def listener(counters: Counters) -> AsyncIterator[tuple[Multicast, socket.socket]]:
-    """A node's ear, and another for its questions, once it asked the first."""
+    """Yield a node's listener, and a socket that receives its queries after the first."""
     network = (ip_interface("127.0.0.1/8"),)
     with closing(ear()) as listening:
         listening.setblocking(False)
         multicast = await Multicast.open(network, counters, random.Random(0))
         try:
-            await asked_about(listening, SERVICE)
+            await wait_for_query(listening, SERVICE)
             yield multicast, listening
         finally:
             await multicast.close()
@@ -79,22 +79,22 @@ async def refused(counters: Counters) -> None:
 
 
 @pytest.mark.parametrize("label", [LONG, EMPTY], ids=["long", "empty"])
-async def test_a_name_that_cannot_be_sent_again_does_not_silence_a_node(label, counters):
+async def test_unsendable_service_name_does_not_stop_discovery(label, counters):
     async with listener(counters) as (multicast, listening):
-        say(pointer(label), pointer(label), pointer(MEMBER))
+        send(pointer(label), pointer(label), pointer(MEMBER))
         await refused(counters)
         await multicast.again()
-        await asked_about(listening, SERVICE)
+        await wait_for_query(listening, SERVICE)
 
 
-async def test_a_host_that_cannot_be_asked_about_leaves_the_search_going(counters):
+async def test_invalid_host_name_does_not_stop_discovery(counters):
     async with listener(counters) as (multicast, _):
-        say(pointer(MEMBER), server(LONG))
+        send(pointer(MEMBER), server(LONG))
         await refused(counters)
         await multicast.seen()
 
 
-async def test_a_host_named_in_answer_to_a_question_leaves_the_search_going(counters):
+async def test_invalid_host_name_in_an_answer_does_not_stop_discovery(counters):
     done = asyncio.Event()
 
     async def look(multicast: Multicast) -> None:
@@ -103,10 +103,10 @@ async def test_a_host_named_in_answer_to_a_question_leaves_the_search_going(coun
             await asyncio.sleep(0.02)
 
     async with listener(counters) as (multicast, listening):
-        say(pointer(MEMBER))
+        send(pointer(MEMBER))
         looking = asyncio.ensure_future(look(multicast))
-        await asked_about(listening, f"{MEMBER.decode()}.{SERVICE}")
-        say(server(LONG))
+        await wait_for_query(listening, f"{MEMBER.decode()}.{SERVICE}")
+        send(server(LONG))
         await refused(counters)
         done.set()
         await looking

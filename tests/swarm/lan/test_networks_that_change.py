@@ -1,4 +1,4 @@
-"""A machine that leaves its network and comes to another, as a laptop does."""
+"""A machine that leaves its network and joins another one, like a laptop."""
 
 import asyncio
 import logging
@@ -27,9 +27,9 @@ def member(name: str, counters: Counters) -> Discovery:
 
 
 @pytest.mark.processes
-async def test_a_node_without_a_network_says_so_once_and_is_found_on_the_next(monkeypatch, caplog):
-    here: list[tuple[Interface, ...]] = [HOME]
-    monkeypatch.setattr(module, "networks", lambda listen: here[0])
+async def test_node_warns_once_without_a_network_and_is_found_on_the_next(monkeypatch, caplog):
+    current: list[tuple[Interface, ...]] = [HOME]
+    monkeypatch.setattr(module, "networks", lambda listen: current[0])
     monkeypatch.setattr(module, "LOOK_SECONDS", 0.1)
     caplog.set_level(logging.INFO)
 
@@ -37,9 +37,9 @@ async def test_a_node_without_a_network_says_so_once_and_is_found_on_the_next(mo
     anna = member("anna", counters)
     running = asyncio.ensure_future(anna.run(bytes(32)))
     await asyncio.sleep(0.3)
-    here[0] = ()
+    current[0] = ()
     await until(lambda: counters.snapshot().get("lan_failed", 0) >= 3, PATIENCE)
-    here[0] = CAFE
+    current[0] = CAFE
     bert = member("bert", Counters())
     async with asyncio.timeout(PATIENCE):
         while not await bert.look():
@@ -49,6 +49,6 @@ async def test_a_node_without_a_network_says_so_once_and_is_found_on_the_next(mo
     await anna.close()
     await bert.close()
     await bert.close()
-    said = [each.message for each in caplog.records if each.levelno == logging.WARNING]
-    assert len(said) == 1 and "connect it to a network" in said[0]
+    lines = [each.message for each in caplog.records if each.levelno == logging.WARNING]
+    assert len(lines) == 1 and "connect it to a network" in lines[0]
     assert any("on other networks" in each.message for each in caplog.records)

@@ -1,6 +1,6 @@
-"""Tests marked ``alone`` share a process of their own, as libp2p and hivemind do not mix.
+"""Run tests marked ``alone`` in their own process; libp2p and hivemind do not mix.
 
-All those of a file run there, beside the other tests of the file, and are reported here by name.
+All such tests of a file run there, beside its other tests, and are reported here by name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 INNER = "SWARM_NODE_TEST_ALONE"
-"""Where the process of its own reports to; a file."""
+"""Environment variable with the file to which the inner process reports."""
 SECONDS = 1200
 PYTEST = "pytest -q -p no:cacheprovider -m alone"
 
@@ -62,9 +62,9 @@ class Alone:
             folder = Path(self.folder.name)
             self.output = (folder / "output").read_text(errors="replace") or "no output"
             for line in (folder / "reports").read_text().splitlines():
-                name, when, outcome, why = json.loads(line)
+                name, when, outcome, reason = json.loads(line)
                 if outcome != "passed":
-                    self.failed[name] = why
+                    self.failed[name] = reason
                 elif when == "call":
                     self.passed.add(name)
             self.folder.cleanup()
@@ -88,10 +88,10 @@ def is_alone(item: pytest.Item) -> bool:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the marked tests of a file last: they run while the others do."""
-    places: dict[Path, int] = {}
-    for place, item in enumerate(items):
-        places.setdefault(item.path, place)
-    items.sort(key=lambda item: (places[item.path], is_alone(item)))
+    positions: dict[Path, int] = {}
+    for position, item in enumerate(items):
+        positions.setdefault(item.path, position)
+    items.sort(key=lambda item: (positions[item.path], is_alone(item)))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -121,9 +121,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if INNER in os.environ:
-        told = [name_of(report.nodeid), report.when, report.outcome, report.longreprtext]
+        entry = [name_of(report.nodeid), report.when, report.outcome, report.longreprtext]
         with Path(os.environ[INNER]).open("a") as reports:
-            reports.write(json.dumps(told) + "\n")
+            reports.write(json.dumps(entry) + "\n")
 
 
 def pytest_sessionfinish() -> None:

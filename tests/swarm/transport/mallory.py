@@ -1,4 +1,4 @@
-"""A peer that speaks Noise, and yamux as she likes, against nodes over libp2p."""
+"""A hostile peer that connects to nodes over libp2p and sends any yamux frames."""
 
 import asyncio
 import socket
@@ -23,7 +23,7 @@ DATA, WINDOW, SYN = 0, 1, 1
 
 
 class Mallory:
-    """A peer that speaks Noise, and yamux as she likes."""
+    """A peer that completes the Noise handshake and then sends any yamux frames."""
 
     def __init__(self, address: str) -> None:
         self.place = place_of(address)
@@ -49,12 +49,12 @@ class Mallory:
         return secure
 
     async def break_off(self) -> None:
-        """End the connection without a word."""
+        """Reset the connection without a close message."""
         self.tcp.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         await self.tcp.aclose()
 
     async def write_until_it_ends(self, frames: list[bytes]) -> None:
-        """Send frames and then wait until the other side hangs up."""
+        """Send frames, then wait until the other side closes the connection."""
         import trio
         from libp2p.io.exceptions import IOException
 
@@ -79,7 +79,7 @@ def line(text: str) -> bytes:
 
 @asynccontextmanager
 async def against_anna(folder: Path, counters: Counters | None = None) -> AsyncIterator[tuple]:
-    """Anna, ben and a thread of mallory's; ben is still served at the end."""
+    """Yield anna, ben and a thread for mallory; check that anna still serves ben."""
 
     async def echo(peer: str, request: bytes) -> bytes:
         return request

@@ -1,4 +1,4 @@
-"""What a transport may stand on, for tests that try several."""
+"""Transport implementations, for tests that try several."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -32,7 +32,7 @@ ECHO = "swarm-node/test/echo"
 
 
 def key_of(folder: Path, name: str) -> Path:
-    """The file of the key that a name has in all tests."""
+    """Return the file of the key that a name has in all tests."""
     key = folder / f"{name}.key"
     if not key.exists():
         key.write_bytes(identity(name).export())
@@ -48,7 +48,7 @@ LIMITS = (
 
 
 def be_patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give dials, requests and searches the time that they may take on a busy machine."""
+    """Give dials, requests and searches the time that they need on a busy machine."""
     for limit in LIMITS:
         monkeypatch.setattr(f"swarm.transport.{limit}", 60.0)
 
@@ -74,16 +74,16 @@ async def until(condition: Callable[[], object], seconds: float = 120.0) -> None
 
 
 def network_processes(kind: str = "") -> set[psutil.Process]:
-    """Those of networks below this one: daemons, and Python's own."""
-    found = {"p2pd": set(), "python": set()}
+    """Return the child processes that run networks: daemons and Python processes."""
+    by_kind = {"p2pd": set(), "python": set()}
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):
-            words = process.as_dict(["cmdline"], ad_value=())["cmdline"]  # of a zombie none
+            words = process.as_dict(["cmdline"], ad_value=())["cmdline"]  # A zombie has none.
             if process.name() == "p2pd":
-                found["p2pd"].add(process)
+                by_kind["p2pd"].add(process)
             elif "swarm.transport.subprocess.child" in words:
-                found["python"].add(process)
-    return found[kind] if kind else found["p2pd"] | found["python"]
+                by_kind["python"].add(process)
+    return by_kind[kind] if kind else by_kind["p2pd"] | by_kind["python"]
 
 
 INSTALLED = pytest.mark.skipif(
@@ -98,7 +98,7 @@ APART_LIBP2P = pytest.param(
 
 
 class OnWires:
-    """Makes transports over real connections, on the machine's clock."""
+    """Makes transports over real connections, on the system clock."""
 
     def __init__(self, kind: type[NodeTransport]) -> None:
         self.clock = SystemClock()
@@ -114,8 +114,8 @@ class OnWires:
 class InMemory:
     """Makes transports of one memory network.
 
-    Two things differ from wires: everybody is connected with everybody, so that where to listen
-    and whom to dial say nothing, and time stands still unless it is moved.
+    Two things differ from real connections. All peers are connected, so listen addresses and dials
+    have no effect. Time stands still unless a test moves it.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""A node's network in a process of its own: what crosses over, and how either side ends."""
+"""A node's network in a subprocess: its messages, and how either side ends."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ async def test_an_error_is_raised_again_on_the_other_side(joined, caplog):
     assert "by zero" in caplog.text
 
 
-async def test_a_cancelled_call_ends_on_the_other_side_and_one_to_a_lost_side_fails(joined):
+async def test_cancelled_call_ends_remotely_and_a_call_to_a_lost_side_fails(joined):
     one, other, methods = joined
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
@@ -134,7 +134,7 @@ async def test_a_cancelled_call_ends_on_the_other_side_and_one_to_a_lost_side_fa
     assert methods.given_up == 2
 
 
-async def test_notes_to_a_side_that_does_not_listen_are_dropped_and_said_to_be() -> None:
+async def test_notify_drops_messages_when_the_receiver_does_not_read() -> None:
     ours, deaf = socket.socketpair()
     with deaf:
         link = Link(*(await asyncio.open_unix_connection(sock=ours)), {})
@@ -223,7 +223,7 @@ REFUSED = "requests_refused{protocol=swarm-node/test/echo,reason=not_today}"
 
 @OVER
 @pytest.mark.processes
-async def test_a_start_that_is_given_up_leaves_no_process(over, tmp_path):
+async def test_cancelled_start_leaves_no_process(over, tmp_path):
     anna = SubprocessTransport(key_of(tmp_path, "anna"), listen=LOOPBACK, over=over)
     starting = asyncio.ensure_future(anna.start())
     await until(lambda: network_processes("python" if over is Libp2pTransport else "p2pd"))
@@ -242,14 +242,14 @@ async def test_a_cancelled_start_leaves_neither_a_daemon_nor_its_socket(tmp_path
             await asyncio.sleep(0.001)
     starting.cancel()
     try:
-        await (await starting).stop()  # it was up just then
+        await (await starting).stop()  # The start had just completed.
     except asyncio.CancelledError:
         assert not network_processes()
     assert not any(path.exists() for path in sockets)
 
 
 @pytest.mark.processes
-async def test_what_is_set_while_a_network_process_starts_is_sent_to_it(tmp_path, monkeypatch):
+async def test_settings_made_during_startup_reach_the_network_process(tmp_path, monkeypatch):
     anna = SubprocessTransport(key_of(tmp_path, "anna"), listen=LOOPBACK)
     call, notify, sent = Link.call, Link.notify, []
 
@@ -300,13 +300,13 @@ def test_a_node_that_is_killed_leaves_no_process(over, tmp_path):
     command = [sys.executable, "-c", WAITING, str(key_of(tmp_path, "anna")), over.__name__]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as node:
         assert node.stdout is not None and node.stdout.readline() == "up\n"
-        left = network_processes()
-        assert len(left) == (2 if over is HivemindTransport else 1)
+        procs = network_processes()
+        assert len(procs) == (2 if over is HivemindTransport else 1)
         node.send_signal(signal.SIGKILL)
-    assert not psutil.wait_procs(left, timeout=120)[1]
+    assert not psutil.wait_procs(procs, timeout=120)[1]
 
 
-async def test_a_process_that_prints_an_endless_line_is_waited_for_like_any_other(
+async def test_process_with_an_overlong_output_line_is_awaited_normally(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     program = "import sys; sys.stderr.write('x' * 200_000 + '\\n' + 'and then\\n')"

@@ -1,4 +1,4 @@
-"""What every transport does, and what those over real connections do; each test on its own loop."""
+"""The contract of all transports, and of real connections; one loop per test."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class WrongClock(SystemClock):
         return time.time() - 10
 
 
-def begun() -> list[object]:
-    """Daemons and threads of networks that run."""
+def active() -> list[object]:
+    """Return the daemons and threads of running networks."""
     threads = [thread for thread in threading.enumerate() if thread.name == "libp2p"]
     return [*network_processes("p2pd"), *threads]
 
@@ -70,7 +70,7 @@ class Swarm:
         self.open: list[Transport] = []
 
     def in_a_minute(self) -> float:
-        """Unix time."""
+        """Return a unix time."""
         return self.over.clock.time() + 60
 
     async def member(self, name: str, check: Callable[[RecordView], bool] | None = None, **options):
@@ -92,31 +92,31 @@ ON_WIRES = (HivemindTransport, pytest.param(Libp2pTransport, marks=pytest.mark.a
 
 @pytest.fixture(params=[*ON_WIRES, MemoryTransport])
 def swarm(request, tmp_path, monkeypatch) -> Iterator[Swarm]:
-    """Transports of every kind, of which nothing is left behind.
+    """Yield transports of every kind, and check that they leave nothing behind.
 
-    Of sockets only this process's own are looked for: other swarms may run beside it.
+    The check covers only this process's sockets, because other swarms may run on the machine.
     """
     kind: type[Transport] = request.param
-    named: list[str] = []
+    tokens: list[str] = []
 
     def token(size: int) -> str:
-        named.append(os.urandom(size).hex())
-        return named[-1]
+        tokens.append(os.urandom(size).hex())
+        return tokens[-1]
 
     be_patient(monkeypatch)
     if kind is HivemindTransport:
         monkeypatch.setattr("hivemind.p2p.p2p_daemon.secrets.token_urlsafe", token)
     yield Swarm(tmp_path, InMemory() if kind is MemoryTransport else OnWires(kind))
-    assert not begun()
-    left = [path for name in named for path in Path("/tmp").glob(f"hivemind-p2p*{name}.sock")]
-    assert not [path for path in left if nobody_listens(path)]
+    assert not active()
+    stale = [path for name in tokens for path in Path("/tmp").glob(f"hivemind-p2p*{name}.sock")]
+    assert not [path for path in stale if has_no_listener(path)]
 
 
 wires = pytest.mark.parametrize("swarm", ON_WIRES, indirect=True)
-"""For what only those do that have ports, daemons, threads and lost peers."""
+"""For behavior that needs ports, daemons, threads or lost peers."""
 
 
-def nobody_listens(path: Path) -> bool:
+def has_no_listener(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(str(path))
@@ -128,7 +128,7 @@ def nobody_listens(path: Path) -> bool:
 
 
 async def break_down(transport: NodeTransport) -> None:
-    """End what a transport stands on: its daemon, or its thread where it has none."""
+    """Kill the transport's daemon, or stop its node if it has none."""
     if transport.daemon:
         os.kill(transport.daemon, signal.SIGKILL)
     else:
@@ -169,7 +169,7 @@ async def test_two_nodes_exchange_records_and_streams(swarm):
     answer = await bert.request(anna.peer_id, ECHO, blob, limit=1 << 20, deadline=60)
     assert answer == bert.peer_id.encode() + b":" + blob
     assert (bert.bytes_out, bert.bytes_in) == (len(blob), len(answer))
-    # An answer is counted once all of it has left, which bert may notice sooner than anna.
+    # Anna counts an answer once all of it is sent, which may be after bert receives it.
     await until(lambda: (anna.bytes_in, anna.bytes_out) == (len(blob), len(answer)))
     with pytest.raises(Refused):
         await bert.request(anna.peer_id, ECHO, b"no", limit=100, deadline=60)
@@ -179,7 +179,7 @@ async def test_two_nodes_exchange_records_and_streams(swarm):
         await bert.request(anna.peer_id, "swarm-node/test/none", b"", limit=9, deadline=60)
 
 
-async def test_the_largest_frame_that_the_protocol_knows_arrives_whole(swarm):
+async def test_largest_protocol_frame_arrives_complete(swarm):
     anna = await swarm.member("anna")
     frame = os.urandom(MAX_FRAME_BYTES)
 
@@ -188,11 +188,11 @@ async def test_the_largest_frame_that_the_protocol_knows_arrives_whole(swarm):
 
     anna.handle(ECHO, serve, SMALL)
     bert = await swarm.member("bert", peers=anna.addresses())
-    asked = bert.request(anna.peer_id, ECHO, b"", limit=MAX_PULL_RESPONSE_BYTES, deadline=60)
-    assert await asked == b"\0" + frame
+    pending = bert.request(anna.peer_id, ECHO, b"", limit=MAX_PULL_RESPONSE_BYTES, deadline=60)
+    assert await pending == b"\0" + frame
 
 
-async def test_a_record_is_checked_where_it_is_stored_and_where_it_is_read(swarm):
+async def test_record_is_validated_on_store_and_on_read(swarm):
     def only_good(record: RecordView) -> bool:
         return record.value.startswith(b"good") and len(record.key) == 20
 
@@ -207,10 +207,10 @@ async def test_a_record_is_checked_where_it_is_stored_and_where_it_is_read(swarm
         await mallory.store("k", b"mallory", bytes(1025), expiry)
 
 
-async def test_who_watches_a_key_hears_of_good_records_that_others_store_under_it(swarm):
+async def test_watcher_receives_valid_records_stored_by_other_peers(swarm):
     anna = await swarm.member("anna", lambda record: record.value.startswith(b"good"))
-    heard: list[bytes] = []
-    anna.watch(["a key"], heard.append)
+    received: list[bytes] = []
+    anna.watch(["a key"], received.append)
     bert = await swarm.member("bert", peers=anna.addresses())
     expiry = swarm.in_a_minute()
     await bert.store("a key", b"bert", b"bad", expiry)
@@ -218,25 +218,25 @@ async def test_who_watches_a_key_hears_of_good_records_that_others_store_under_i
     await bert.store("a key", b"bert", b"good", expiry + 1)
     await bert.store("a key", b"bert", b"good but earlier", expiry)
     await bert.store("a key", b"bert", b"good again", expiry + 2)
-    await until(lambda: heard == [b"good", b"good again"])
+    await until(lambda: received == [b"good", b"good again"])
 
 
 @wires
-async def test_who_watches_a_key_goes_on_doing_so_when_its_node_failed(swarm):
+async def test_watch_continues_after_the_node_is_restarted(swarm):
     anna = await swarm.member("anna")
-    heard: list[bytes] = []
-    anna.watch(["a key"], heard.append)
+    received: list[bytes] = []
+    anna.watch(["a key"], received.append)
     before = anna.node
     await break_down(anna)
     await until(lambda: anna.node is not before)
     bert = await swarm.member("bert", peers=anna.addresses())
     await until(lambda: bert.peers())
     await bert.store("a key", b"bert", b"good", swarm.in_a_minute())
-    await until(lambda: heard == [b"good"])
+    await until(lambda: received == [b"good"])
 
 
 @wires
-async def test_a_node_that_fails_comes_back_with_the_same_identity_port_and_handlers(swarm):
+async def test_restarted_node_keeps_its_identity_port_and_handlers(swarm):
     counters = Counters()
     anna, bert = await both(swarm, counters=counters)
     echo_on(anna)
@@ -255,10 +255,10 @@ async def test_a_node_that_fails_comes_back_with_the_same_identity_port_and_hand
 
 
 @wires
-async def test_a_node_that_fails_again_before_it_serves_is_started_once_more(swarm, monkeypatch):
+async def test_node_that_fails_during_restart_is_restarted_again(swarm, monkeypatch):
     failed: list[TransportNode] = []
 
-    def dying(start):
+    def failing(start):
         async def started(settings, counters, dead=None, *others) -> TransportNode:
             node = await start(settings, counters, dead, *others)
             if dead and not failed:
@@ -270,7 +270,7 @@ async def test_a_node_that_fails_again_before_it_serves_is_started_once_more(swa
         return started
 
     for kind in (HivemindNode, Libp2pNode):
-        monkeypatch.setattr(kind, "start", dying(kind.start))
+        monkeypatch.setattr(kind, "start", failing(kind.start))
     anna, bert = await both(swarm)
     echo_on(anna)
     peer, first = anna.peer_id, anna.node
@@ -281,39 +281,39 @@ async def test_a_node_that_fails_again_before_it_serves_is_started_once_more(swa
 
 
 @wires
-async def test_a_node_that_cannot_be_stopped_is_replaced_all_the_same(swarm, caplog):
+async def test_node_is_replaced_even_if_its_stop_fails(swarm, caplog):
     anna = await swarm.member("anna")
     failed = anna.node
     stop = failed.stop
 
-    async def spoiled() -> None:
+    async def broken() -> None:
         await stop()
         raise ValueError("what no library should raise")
 
-    failed.stop = spoiled
+    failed.stop = broken
     failed.end()
     await until(lambda: anna.node is not failed)
     assert "what no library should raise" in caplog.text
 
 
 @wires
-async def test_a_look_at_the_connections_that_fails_is_no_end_of_looking(swarm):
+async def test_connection_check_continues_after_an_error(swarm):
     anna = await swarm.member("anna")
     look, failed = anna.node.look, []
 
-    async def spoiled() -> None:
+    async def broken() -> None:
         if len(failed) < 2:
             failed.append(1)
             raise ValueError("what no library should raise")
         await look()
 
-    anna.node.look = spoiled
+    anna.node.look = broken
     await until(lambda: len(failed) == 2)
     bert = await swarm.member("bert", peers=anna.addresses())
     await until(lambda: anna.peers() == (bert.peer_id,))
 
 
-async def test_a_dead_bootstrap_peer_is_dialled_until_it_comes_up(swarm):
+async def test_missing_bootstrap_peer_is_dialed_until_it_starts(swarm):
     place = lasting_place()
     late = await swarm.member("late", listen=place)
     address = late.addresses()
@@ -329,7 +329,7 @@ async def test_a_dead_bootstrap_peer_is_dialled_until_it_comes_up(swarm):
     assert await late.read("k") == {b"early": b"alone"}
 
 
-async def test_a_node_finds_the_swarm_again_by_its_peer_cache(swarm):
+async def test_node_rejoins_the_swarm_from_its_peer_cache(swarm):
     cache = swarm.folder / "peers"
     anna = await swarm.member("anna")
     bert = await swarm.member("bert", peers=anna.addresses(), peer_cache=cache)
@@ -340,7 +340,7 @@ async def test_a_node_finds_the_swarm_again_by_its_peer_cache(swarm):
 
 
 @wires
-async def test_a_peer_met_a_moment_ago_is_dialled_again_though_others_are_connected(swarm):
+async def test_recently_met_peer_is_redialed_while_others_are_connected(swarm):
     cache, place = swarm.folder / "peers", lasting_place()
     anna = await swarm.member("anna", peer_cache=cache)
     bert = await swarm.member("bert", listen=place, peers=anna.addresses())
@@ -354,21 +354,21 @@ async def test_a_peer_met_a_moment_ago_is_dialled_again_though_others_are_connec
 
 
 @wires
-async def test_a_taken_port_is_said_before_anything_starts(swarm):
+async def test_port_in_use_is_reported_before_startup(swarm):
     taken = (await swarm.member("anna")).addresses()[0].split("/p2p/")[0]
     with pytest.raises(PortTaken, match="choose another port"):
         await swarm.member("bert", listen=(taken,))
 
 
 @wires
-async def test_a_clock_ten_seconds_off_is_said_at_the_start(swarm):
+async def test_clock_10_seconds_off_is_reported_at_startup(swarm):
     anna = await swarm.member("anna")
     with pytest.raises(ClockSkew, match="set the clock"):
         await swarm.member("bert", peers=anna.addresses(), clock=WrongClock())
 
 
 @wires
-async def test_a_stream_that_nobody_reads_does_not_hold_up_the_others(swarm):
+async def test_unread_stream_does_not_block_other_streams(swarm):
     anna = await swarm.member("anna")
     answered = asyncio.Event()
 
@@ -387,7 +387,7 @@ async def test_a_stream_that_nobody_reads_does_not_hold_up_the_others(swarm):
     writer.close()
 
 
-async def test_a_peer_that_is_only_known_by_name_is_found_through_another(swarm):
+async def test_peer_known_only_by_its_id_is_found_through_another(swarm):
     anna, bert = await both(swarm)
     echo_on(bert)
     carl = await swarm.member("carl")
@@ -397,18 +397,18 @@ async def test_a_peer_that_is_only_known_by_name_is_found_through_another(swarm)
 
 
 @wires
-async def test_a_start_that_is_given_up_leaves_nothing(swarm):
+async def test_cancelled_start_leaves_nothing_running(swarm):
     starting = asyncio.ensure_future(swarm.member("anna"))
     async with asyncio.timeout(120):
-        while not begun():
-            await asyncio.sleep(0)  # at the very first sign: the rest takes no time
+        while not active():
+            await asyncio.sleep(0)  # The first sign is enough: the rest takes no time.
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
-    await until(lambda: not begun())
+    await until(lambda: not active())
 
 
-async def test_flo_gets_no_more_places_than_one_peer_has_and_others_get_theirs(swarm):
+async def test_one_peer_cannot_occupy_all_request_slots(swarm):
     counters, done = Counters(), asyncio.Event()
     anna = await swarm.member("anna", counters=counters)
 
@@ -421,8 +421,8 @@ async def test_flo_gets_no_more_places_than_one_peer_has_and_others_get_theirs(s
     ben = await swarm.member("ben", peers=anna.addresses())
 
     def ask(who: Transport) -> asyncio.Task[bytes]:
-        asked = who.request(anna.peer_id, ECHO, b"", limit=9, deadline=120)
-        return asyncio.ensure_future(asked)
+        pending = who.request(anna.peer_id, ECHO, b"", limit=9, deadline=120)
+        return asyncio.ensure_future(pending)
 
     asking = [ask(flo) for _ in range(6)]
     await until(lambda: sum(task.done() for task in asking) == 4)
@@ -453,7 +453,7 @@ async def test_a_request_over_the_limit_is_refused_and_never_handled(swarm):
     assert counters.snapshot()[f"requests_refused{{protocol={ECHO},reason=too_large}}"] == 1
 
 
-async def test_sid_who_never_begins_to_answer_is_given_up(swarm, monkeypatch):
+async def test_request_to_a_silent_peer_times_out(swarm, monkeypatch):
     monkeypatch.setattr("swarm.transport.streams.HEADER_SECONDS", 1.0)
     sid = await swarm.member("sid")
 
@@ -467,7 +467,7 @@ async def test_sid_who_never_begins_to_answer_is_given_up(swarm, monkeypatch):
         await swarm.over.outlast(ben.request(sid.peer_id, ECHO, b"", limit=9, deadline=1e5))
 
 
-async def test_a_record_ends_at_its_expiry(swarm):
+async def test_record_expires_on_time(swarm):
     anna = await swarm.member("anna")
     ben = await swarm.member("ben", peers=anna.addresses())
     clock = swarm.over.clock

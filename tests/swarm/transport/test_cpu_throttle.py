@@ -1,4 +1,4 @@
-"""The network keeps within its share of the processor, and is left alone while it does."""
+"""The network stays within its CPU share, and is not paused while it does."""
 
 import asyncio
 import subprocess
@@ -17,7 +17,7 @@ RATE = 0.1
 
 
 @given(st.lists(st.tuples(st.floats(0.001, 2.0), st.floats(0.0, 2.0)), max_size=200))
-def test_whoever_stands_still_as_told_uses_no_more_than_the_allowance(turns):
+def test_process_that_pauses_stays_within_its_cpu_allowance(turns):
     allowance, now, used = Allowance(RATE, 0.0), 0.0, 0.0
     for seconds, cores in turns:
         now, used = now + seconds, used + seconds * cores
@@ -31,7 +31,7 @@ def test_whoever_stands_still_as_told_uses_no_more_than_the_allowance(turns):
 
 
 @given(st.lists(st.floats(0.001, 100.0), max_size=50))
-def test_whoever_uses_less_than_its_rate_never_stands_still_and_saves_a_bounded_time(turns):
+def test_process_below_its_rate_never_pauses_and_saves_bounded_time(turns):
     allowance, now, used = Allowance(RATE, 0.0), 0.0, 0.0
     for seconds in turns:
         now, used = now + seconds, used + 0.99 * RATE * seconds
@@ -44,8 +44,8 @@ BUSY = "while True: pass"
 
 
 @pytest.mark.processes
-@pytest.mark.skipif(sys.platform != "linux", reason="stands still on Linux only")
-def test_a_daemon_that_would_use_a_core_gets_its_share_of_it(counters, monkeypatch) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="the throttle stops processes only on Linux")
+def test_throttle_limits_a_busy_daemon_to_its_cpu_share(counters, monkeypatch) -> None:
     for name, value in {"SAVED_SECONDS": 0.01, "SHARE": 0.0, "LEAST": 0.01}.items():
         monkeypatch.setattr(child_module, name, value)
     with subprocess.Popen([sys.executable, "-c", BUSY]) as busy:
@@ -55,20 +55,20 @@ def test_a_daemon_that_would_use_a_core_gets_its_share_of_it(counters, monkeypat
                 async with asyncio.timeout(4.0):
                     await child_module.throttle_cpu(lambda: busy.pid, counters)
 
-            began = time.monotonic()
+            start = time.monotonic()
             with pytest.raises(TimeoutError):
                 asyncio.run(work())
-            took = time.monotonic() - began
+            elapsed = time.monotonic() - start
             process = psutil.Process(busy.pid)
-            # Its share, and what it gets while this process waits for a turn of its own.
-            assert sum(process.cpu_times()[:2]) < 0.6 * took
-            assert counters.snapshot()["network_paused_seconds"] > 0.2 * took
+            # The share, plus the CPU time that the daemon gets while this process waits to run.
+            assert sum(process.cpu_times()[:2]) < 0.6 * elapsed
+            assert counters.snapshot()["network_paused_seconds"] > 0.2 * elapsed
             assert process.status() != psutil.STATUS_STOPPED
         finally:
             busy.kill()
 
 
-def test_the_time_of_a_daemon_that_is_replaced_still_counts() -> None:
+def test_cpu_time_from_a_replaced_daemon_still_counts() -> None:
     idle = [sys.executable, "-c", "import time; time.sleep(600)"]
     with subprocess.Popen([sys.executable, "-c", BUSY]) as first, subprocess.Popen(idle) as second:
         try:

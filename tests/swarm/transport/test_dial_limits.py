@@ -1,4 +1,4 @@
-"""Dials at addresses that peers claim: few for each host, and none where no peer listens."""
+"""Dials to claimed addresses: few per host, and none to invalid addresses."""
 
 import asyncio
 
@@ -19,7 +19,7 @@ async def answers() -> bool:
     return True
 
 
-async def tried(limits: DialLimits, host: str = HOST, port: int = 4001, peer: str = "sid") -> str:
+async def attempt(limits: DialLimits, host: str = HOST, port: int = 4001, peer: str = "sid") -> str:
     try:
         return str(await limits.dial(peer, host, port, silent))
     except DialRefused:
@@ -33,48 +33,48 @@ def limits(clock: VirtualClock) -> DialLimits:
     return DialLimits(clock, Counters())
 
 
-async def test_a_host_is_dialed_four_times_a_minute_over_all_peers_and_ports(limits, clock):
+async def test_host_is_dialed_4_times_per_minute_over_all_peers_and_ports(limits, clock):
     names = [HOST, f"::ffff:{HOST}"]
-    dials = [tried(limits, names[n % 2], 4001 + n, f"key {n}") for n in range(20)]
+    dials = [attempt(limits, names[n % 2], 4001 + n, f"key {n}") for n in range(20)]
     assert sorted(await asyncio.gather(*dials)) == ["dialed"] * MOST_DIALS + ["refused"] * 16
-    assert await tried(limits, "192.0.2.8") == "dialed", "another host"
-    loopback = [tried(limits, f"127.0.0.{n}") for n in range(1, 9)]
-    assert (await asyncio.gather(*loopback)).count("dialed") == MOST_DIALS, "all this machine"
+    assert await attempt(limits, "192.0.2.8") == "dialed", "another host has its own limit"
+    loopback = [attempt(limits, f"127.0.0.{n}") for n in range(1, 9)]
+    assert (await asyncio.gather(*loopback)).count("dialed") == MOST_DIALS, "loopback is one host"
     await clock.advance(WINDOW_SECONDS)
-    assert await tried(limits) == "dialed"
+    assert await attempt(limits) == "dialed"
 
 
 @pytest.mark.parametrize(
     ("host", "port"),
     [(HOST, 700), (HOST, 0), ("0.0.0.0", 4001), ("::", 4001), ("224.0.0.1", 4001), ("x.org", 4001)],
 )
-async def test_no_claim_leads_to_a_low_port_or_to_no_machine_in_particular(limits, host, port):
-    assert await tried(limits, host, port) == "refused"
+async def test_low_ports_and_nonspecific_hosts_are_not_dialed(limits, host, port):
+    assert await attempt(limits, host, port) == "refused"
 
 
-async def test_peers_that_answer_take_no_turn_and_those_who_wait_get_theirs(limits):
+async def test_answered_dials_do_not_consume_the_dial_limit(limits):
     many = (limits.dial(f"peer {n}", HOST, 4001 + n, answers) for n in range(50))
     assert await asyncio.gather(*many) == [True] * 50
     for _ in range(MOST_DIALS):
-        assert await tried(limits) == "dialed"
-    assert await tried(limits) == "refused"
-    assert await limits.dial("peer 1", HOST, 4002, answers), "it has answered there before"
+        assert await attempt(limits) == "dialed"
+    assert await attempt(limits) == "refused"
+    assert await limits.dial("peer 1", HOST, 4002, answers), "an answering address has no limit"
     assert limits.answered(f"/ip4/{HOST}/tcp/4002/p2p/peer 1")
-    through = f"/ip4/{HOST}/tcp/4002/p2p/peer 1/p2p-circuit/p2p/anna"
-    assert limits.answered(through), "a relay's address"
+    relayed = f"/ip4/{HOST}/tcp/4002/p2p/peer 1/p2p-circuit/p2p/anna"
+    assert limits.answered(relayed), "a relayed address counts as its relay's"
     assert not limits.answered(f"/ip4/{HOST}/tcp/4003/p2p/peer 1")
 
 
-def test_a_name_that_answered_vouches_for_no_other(limits) -> None:
+def test_answered_name_does_not_verify_another(limits) -> None:
     limits.note("/dns4/seed.example/tcp/4001/p2p/peer 1")
     assert limits.answered("/dns4/seed.example/tcp/4001/p2p/peer 1")
     assert not limits.answered("/dns4/third.example/tcp/4001/p2p/peer 1")
 
 
-async def test_a_peer_that_was_connected_already_has_proved_nothing(limits):
+async def test_dial_to_a_connected_peer_counts_against_the_limit(limits):
     async def connected() -> bool:
         return False
 
     for _ in range(MOST_DIALS):
         assert not await limits.dial("mallory", HOST, 4001, connected)
-    assert await tried(limits) == "refused"
+    assert await attempt(limits) == "refused"

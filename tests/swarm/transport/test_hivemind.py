@@ -1,4 +1,4 @@
-"""What is done about hivemind: one id a node, checked records, calls that are answered late."""
+"""Fixes around hivemind: one id per node, checked records, cancelled calls."""
 
 import asyncio
 import os
@@ -56,33 +56,33 @@ def routing(clock: VirtualClock):
     return table, one, counters, DHTID.generate
 
 
-async def test_flo_has_one_place_in_the_routing_table_however_many_ids_she_claims(clock) -> None:
-    table, one, counters, made = routing(clock)
+async def test_peer_with_many_ids_gets_one_routing_table_entry(clock) -> None:
+    table, one, counters, make_id = routing(clock)
     for n in range(500):
-        await one.update(made(f"flo {n}"), "flo")
+        await one.update(make_id(f"flo {n}"), "flo")
     assert (len(table.uid_to_peer_id), counters.snapshot()["routing_refused"]) == (1, 499)
     await clock.advance(SAME_ID_SECONDS)
-    await one.update(made("restarted"), "flo")
-    assert list(table.uid_to_peer_id) == [made("restarted")]
+    await one.update(make_id("restarted"), "flo")
+    assert list(table.uid_to_peer_id) == [make_id("restarted")]
 
 
-async def test_mallory_does_not_take_the_id_of_another_peer() -> None:
-    table, one, _, made = routing(VirtualClock())
-    await one.update(made("ben"), "ben")
-    await one.update(made("ben"), "mallory")
-    assert table.uid_to_peer_id == {made("ben"): "ben"}
+async def test_peer_cannot_take_over_another_peers_id() -> None:
+    table, one, _, make_id = routing(VirtualClock())
+    await one.update(make_id("ben"), "ben")
+    await one.update(make_id("ben"), "mallory")
+    assert table.uid_to_peer_id == {make_id("ben"): "ben"}
 
 
-async def test_a_crowd_of_peers_waits_in_a_bounded_list() -> None:
-    table, one, _, made = routing(VirtualClock())
+async def test_replacement_list_for_peers_is_bounded() -> None:
+    table, one, _, make_id = routing(VirtualClock())
     for n in range(3000):
-        await one.update(made(f"sybil {n}"), f"sybil {n}")
+        await one.update(make_id(f"sybil {n}"), f"sybil {n}")
     waiting = sum(len(bucket.replacement_nodes) for bucket in table.buckets)
     assert waiting <= 20 * len(table.buckets)
     assert len(table.peer_id_to_uid) <= 2 * 20 * len(table.buckets)
 
 
-def test_a_fresh_record_is_checked_once_however_many_were_checked_in_weeks_before():
+def test_fresh_record_is_checked_once_despite_many_earlier_checks():
     serializer = StrictSerializer(DictionaryDHTValue)
     checked, now = [], [0.0]
     gate = RecordGate(serializer, Counters(), lambda: now[0])
@@ -113,7 +113,7 @@ NODE = Path(__file__).parents[3] / "swarm/transport/hivemind/node.py"
 
 
 def python(script: str) -> str:
-    """What a fresh interpreter prints."""
+    """Return what a new interpreter prints."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     light = "import sys; from swarm.transport.hivemind.transport import import_network as light; "
     run = subprocess.run(
@@ -123,43 +123,43 @@ def python(script: str) -> str:
     return run.stdout.strip()
 
 
-def test_all_that_a_node_uses_is_imported_without_torch_and_scipy() -> None:
+def test_hivemind_imports_load_neither_torch_nor_scipy() -> None:
     used = [line.strip() for line in NODE.read_text().splitlines() if "from hivemind." in line]
     assert "from hivemind.dht.node import DHTNode" in used
     imports = "\n".join(used)
     assert python(f"light()\n{imports}\n{LOADED}") == "[]"
 
 
-def test_names_of_the_package_are_those_of_its_modules() -> None:
+def test_package_exports_match_its_modules() -> None:
     same = "utils.MSGPackSerializer is storage.MSGPackSerializer is serializer.MSGPackSerializer"
     modules = "from hivemind.utils import serializer; from hivemind.dht import storage"
     assert python(f"light(); import hivemind.utils as utils; {modules}; print({same})") == "True"
 
 
-def test_only_what_is_stored_under_the_latest_keys_is_told() -> None:
-    heard: list[bytes] = []
+def test_watch_reports_only_records_for_the_latest_keys() -> None:
+    received: list[bytes] = []
     watch = Watch(Counters())
     watch.stored(dht_key_of("first"), b"before anybody watches")
-    watch.begin(["first"], heard.append)
+    watch.begin(["first"], received.append)
     watch.stored(dht_key_of("first"), b"one")
     watch.stored(dht_key_of("other"), b"elsewhere")
-    watch.begin(["second"], heard.append)
+    watch.begin(["second"], received.append)
     watch.stored(dht_key_of("first"), b"too late")
     watch.stored(dht_key_of("second"), b"two")
-    assert heard == [b"one", b"two"]
+    assert received == [b"one", b"two"]
 
 
-def test_flo_who_floods_a_key_is_heard_so_many_times_and_then_no_more(counters) -> None:
-    heard: list[bytes] = []
+def test_watch_limits_reports_for_a_flooded_key(counters) -> None:
+    received: list[bytes] = []
     watch = Watch(counters)
-    watch.begin(["a key"], heard.append)
+    watch.begin(["a key"], received.append)
     for number in range(1000):
         watch.stored(dht_key_of("a key"), b"flo %d" % number)
     not_reported = counters.snapshot()["records_not_reported"]
-    assert (len(heard), not_reported) == (MAX_REPORTS, 1000 - MAX_REPORTS)
-    watch.begin(["a key"], heard.append)
+    assert (len(received), not_reported) == (MAX_REPORTS, 1000 - MAX_REPORTS)
+    watch.begin(["a key"], received.append)
     watch.stored(dht_key_of("a key"), b"anna")
-    assert heard[-1] == b"anna"
+    assert received[-1] == b"anna"
 
 
 def stub(caller: HivemindNode, called: HivemindNode):
@@ -168,7 +168,7 @@ def stub(caller: HivemindNode, called: HivemindNode):
 
 @asynccontextmanager
 async def two_nodes(folder: Path) -> AsyncIterator[list[HivemindNode]]:
-    """Anna and ben, who do not know each other."""
+    """Yield anna and ben, who are not connected."""
     nodes = list[HivemindNode]()
     try:
         for name in ("anna", "ben"):
@@ -181,12 +181,12 @@ async def two_nodes(folder: Path) -> AsyncIterator[list[HivemindNode]]:
 
 
 @pytest.mark.processes
-async def test_an_answer_that_comes_while_its_call_is_given_up_leaves_the_daemon_alone(tmp_path):
-    given_up, answered = asyncio.Event(), asyncio.Event()
+async def test_answer_during_call_cancellation_keeps_the_daemon_connection(tmp_path):
+    cancelled, answered = asyncio.Event(), asyncio.Event()
     async with two_nodes(tmp_path) as (anna, ben):
 
         async def late(request: bytes, peer: object) -> bytes:
-            await given_up.wait()
+            await cancelled.wait()
             return request
 
         async def echo(request: bytes, peer: object) -> bytes:
@@ -197,8 +197,8 @@ async def test_an_answer_that_comes_while_its_call_is_given_up_leaves_the_daemon
         await anna.connect(ben.addresses[0])
 
         async def cancel(call: object) -> None:
-            if not given_up.is_set():
-                given_up.set()
+            if not cancelled.is_set():
+                cancelled.set()
                 await answered.wait()
             await tell_daemon(call)
 
@@ -206,8 +206,8 @@ async def test_an_answer_that_comes_while_its_call_is_given_up_leaves_the_daemon
         call = asyncio.ensure_future(anna.call(ben.peer_id, "late", b"question"))
         await anna.call(ben.peer_id, "echo", b"1")
         call.cancel()
-        # The answer to this one comes behind the answer that nobody waits for.
-        await asyncio.gather(given_up.wait(), asyncio.sleep(0.5))
+        # The next answer arrives after the answer to the cancelled call.
+        await asyncio.gather(cancelled.wait(), asyncio.sleep(0.5))
         second = await anna.call(ben.peer_id, "echo", b"2")
         answered.set()
         assert second == b"2"
@@ -217,21 +217,21 @@ async def test_an_answer_that_comes_while_its_call_is_given_up_leaves_the_daemon
 
 
 @pytest.mark.processes
-async def test_the_daemon_looks_for_four_lost_peers_a_minute_wherever_they_claim_to_be(tmp_path):
+async def test_daemon_dials_four_lost_peers_per_minute_at_claimed_addresses(tmp_path):
     cache = tmp_path / "peers"
-    at = {"listen": LOOPBACK, "peer_cache": cache, "clock": OneMinute()}
+    args = {"listen": LOOPBACK, "peer_cache": cache, "clock": OneMinute()}
     async with third_party() as (ports, seen):
-        async with started(HivemindTransport(key_of(tmp_path, "anna"), **at)) as anna:
+        async with started(HivemindTransport(key_of(tmp_path, "anna"), **args)) as anna:
             keys = await claim(HivemindTransport, tmp_path, anna, ports)
             causes = [await refused(anna, key) for key in keys]
             assert ["not dialed" in cause for cause in causes] == [False] * MOST_DIALS + [True]
         before = len(seen)
         await start_again(HivemindTransport, tmp_path, cache)
-        assert len(seen) == before, "a restart dials no claim"
+        assert len(seen) == before, "a restart dials no claimed address"
 
 
 @pytest.mark.processes
-async def test_a_record_that_its_sender_calls_cached_is_bounded_like_any_other(tmp_path) -> None:
+async def test_record_marked_as_cached_uses_the_same_storage(tmp_path) -> None:
     key, expiry = dht_key_of("a key"), time.time() + 60
     records = [(bytes([n]), b"\xc4\x02" + bytes([n, n])) for n in range(2)]
     async with two_nodes(tmp_path) as (anna, ben):
@@ -251,22 +251,22 @@ async def test_a_record_that_its_sender_calls_cached_is_bounded_like_any_other(t
 
 @pytest.mark.processes
 @pytest.mark.parametrize("length", [19, 21])
-async def test_who_names_an_id_of_another_length_is_a_client(tmp_path, caplog, length) -> None:
+async def test_peer_with_a_wrong_id_length_is_a_client(tmp_path, caplog, length) -> None:
     async with two_nodes(tmp_path) as (anna, ben):
         await ben.connect(anna.addresses[0])
         table = anna.dht.protocol.routing_table.uid_to_peer_id
         table.clear()
         claimed = NodeInfo(node_id=b"\1" * length)
         call = stub(ben, anna)
-        pinged = await call.rpc_ping(PingRequest(peer=claimed, validate=True), timeout=20)
-        found = await call.rpc_find(FindRequest(keys=[bytes(20)], peer=claimed), timeout=20)
+        pong = await call.rpc_ping(PingRequest(peer=claimed, validate=True), timeout=20)
+        result = await call.rpc_find(FindRequest(keys=[bytes(20)], peer=claimed), timeout=20)
         await call.rpc_store(StoreRequest(peer=claimed), timeout=20)
-        assert not pinged.available and len(found.results) == 1
+        assert not pong.available and len(result.results) == 1
         assert not table
-        # The same id in answers.
+        # The same id now comes in answers.
         ben.dht.protocol.node_info = claimed
         await anna.dht.protocol.call_ping(ben.dht.peer_id, validate=False)
         assert (await anna.connect(ben.addresses[0]))[0] == ben.peer_id
-        await asyncio.sleep(0.1)  # the ping's task
+        await asyncio.sleep(0.1)  # The task of the ping needs time.
         assert not table
     assert "never retrieved" not in caplog.text

@@ -1,4 +1,4 @@
-"""Streams go over the connections that carry some, whatever became of the others."""
+"""Streams use the connections that work, even if others fail."""
 
 import asyncio
 import errno
@@ -25,7 +25,7 @@ from tests.swarm.transport.third_party import HOST, third_party
 
 @pytest.mark.processes
 @pytest.mark.alone("libp2p")
-async def test_a_peer_whose_connection_ended_is_dialed_while_its_stream_is_served(tmp_path):
+async def test_disconnected_peer_is_redialed_while_its_stream_is_served(tmp_path):
     async with against_anna(tmp_path) as (anna, ben, _):
         served = asyncio.Event()
 
@@ -49,7 +49,7 @@ async def test_a_peer_whose_connection_ended_is_dialed_while_its_stream_is_serve
 
 @pytest.mark.processes
 @pytest.mark.alone("libp2p")
-async def test_a_stream_whose_opening_is_given_up_does_not_stay_open(tmp_path: Path) -> None:
+async def test_stream_closes_if_its_opening_is_cancelled(tmp_path: Path) -> None:
     async with against_anna(tmp_path) as (anna, ben, _):
         ended = asyncio.Event()
 
@@ -62,7 +62,7 @@ async def test_a_stream_whose_opening_is_given_up_does_not_stay_open(tmp_path: P
         await ben.connect(anna.addresses()[0])
         opening = asyncio.create_task(ben.node.open_stream(anna.peer_id, DEAF))
         await asyncio.sleep(0)
-        time.sleep(0.5)  # the stream is open before this loop learns of it
+        time.sleep(0.5)  # The stream opens before this loop is notified.
         opening.cancel()
         async with asyncio.timeout(30):
             await ended.wait()
@@ -87,16 +87,16 @@ async def test_a_request_uses_another_connection_if_the_latest_is_gone(tmp_path:
 
 @pytest.mark.processes
 @pytest.mark.alone("libp2p")
-async def test_a_connection_outlives_streams_that_the_peer_does_not_speak(tmp_path: Path) -> None:
+async def test_connection_survives_unsupported_stream_protocols(tmp_path: Path) -> None:
     async with against_anna(tmp_path) as (anna, ben, _):
         await ben.connect(anna.addresses()[0])
         before = await anna.node.seen_at(ben.peer_id)
         for _ in range(20):
-            asked = (
+            calls = (
                 ben.request(anna.peer_id, "/unheard-of/1", bytes(size), limit=9, deadline=60)
                 for size in (1, 100, 100_000, 600_000)
             )
-            for failed in await asyncio.gather(*asked, return_exceptions=True):
+            for failed in await asyncio.gather(*calls, return_exceptions=True):
                 assert isinstance(failed, TransportError)
         assert await ben.request(anna.peer_id, ECHO, b"on", limit=9, deadline=60) == b"on"
         assert await anna.node.seen_at(ben.peer_id) == before
@@ -104,7 +104,7 @@ async def test_a_connection_outlives_streams_that_the_peer_does_not_speak(tmp_pa
 
 @pytest.mark.processes
 @pytest.mark.alone("libp2p")
-async def test_a_host_that_comes_to_another_network_tells_its_address_there(tmp_path, monkeypatch):
+async def test_host_updates_its_address_after_a_network_change(tmp_path, monkeypatch):
     card = SimpleNamespace(family=socket.AF_INET, address="127.0.0.2")
     monkeypatch.setattr("psutil.net_if_addrs", lambda: {"card": [card]})
     key, everywhere = key_of(tmp_path, "anna"), ["/ip4/0.0.0.0/tcp/0"]
@@ -116,7 +116,7 @@ async def test_a_host_that_comes_to_another_network_tells_its_address_there(tmp_
 
 @pytest.mark.processes
 @pytest.mark.alone("libp2p")
-async def test_a_relay_that_left_meanwhile_is_not_dialed_where_another_peer_says_it_is() -> None:
+async def test_departed_relay_is_not_dialed_at_an_address_from_another_peer() -> None:
     thread = TrioThread("anna")
     await thread.start()
     try:
@@ -132,7 +132,7 @@ async def test_a_relay_that_left_meanwhile_is_not_dialed_where_another_peer_says
 
 @pytest.mark.processes
 @pytest.mark.alone("libp2p")
-async def test_a_thread_that_cannot_start_says_so(monkeypatch) -> None:
+async def test_thread_start_failure_is_reported(monkeypatch) -> None:
     full = OSError(errno.EMFILE, "Too many open files")
     monkeypatch.setattr("trio.run", Mock(side_effect=full))
     with pytest.raises(PeerUnreachable, match="Too many open files"):
@@ -161,10 +161,10 @@ def test_the_best_connection_is_the_latest_direct_one() -> None:
     assert not connections.places() and not len(connections)
 
 
-def test_one_of_those_who_have_most_connections_goes_first_and_none_that_was_dialled() -> None:
+def test_eviction_picks_an_incoming_connection_from_the_busiest_host() -> None:
     connections = Connections()
     dialed = [connection("carl", "/ip4/10.0.0.9/tcp/1", dialed=True) for _ in range(5)]
-    taken = [connection(str(n), f"/ip4/10.0.0.{1 + n // 3}/tcp/{n + 1}") for n in range(4)]
-    for each in dialed + taken:
+    incoming = [connection(str(n), f"/ip4/10.0.0.{1 + n // 3}/tcp/{n + 1}") for n in range(4)]
+    for each in dialed + incoming:
         connections.add(each)
-    assert connections.most_common() is taken[0]
+    assert connections.most_common() is incoming[0]

@@ -1,4 +1,4 @@
-"""What a host over libp2p takes of whoever does not keep to the rules of a connection."""
+"""Limits of a libp2p host for peers that break the rules of a connection."""
 
 import asyncio
 import socket
@@ -47,7 +47,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.alone("libp2p")]
 OVER = "connections_over_bound{bound=over_bounds}"
 
 
-async def test_mallory_sends_more_than_anybody_reads(tmp_path, counters) -> None:
+async def test_excess_unread_data_closes_connection(tmp_path, counters) -> None:
     async with against_anna(tmp_path, counters) as (anna, ben, thread):
         await ben.connect(anna.addresses()[0])
 
@@ -62,23 +62,23 @@ async def test_mallory_sends_more_than_anybody_reads(tmp_path, counters) -> None
     assert counters.snapshot()[OVER] == 1
 
 
-async def test_mallory_sends_a_frame_over_the_largest(tmp_path: Path) -> None:
+async def test_oversized_frame_closes_the_connection(tmp_path: Path) -> None:
     async with against_anna(tmp_path) as (anna, ben, thread):
         await ben.connect(anna.addresses()[0])
         frames = [frame(WINDOW, SYN, 1, 0), frame(DATA, 0, 1, 1 << 31)]
         await thread.call(Mallory(anna.addresses()[0]).write_until_it_ends, frames)
 
 
-async def test_flo_opens_more_streams_than_a_connection_takes(tmp_path, counters) -> None:
+async def test_too_many_streams_close_the_connection(tmp_path, counters) -> None:
     async with against_anna(tmp_path, counters) as (anna, ben, thread):
         await ben.connect(anna.addresses()[0])
-        # One packet: faster than they can be let go for what they do not say.
+        # One packet opens the streams faster than the host can drop silent ones.
         frames = [frame(WINDOW, SYN, 2 * n + 1, 0) for n in range(2 * MAX_STREAMS)]
         await thread.call(Mallory(anna.addresses()[0]).write_until_it_ends, [b"".join(frames)])
     assert counters.snapshot()[OVER] == 1
 
 
-async def test_flo_opens_connections_and_says_nothing(tmp_path, counters) -> None:
+async def test_node_limits_half_open_connections(tmp_path, counters) -> None:
     async with against_anna(tmp_path, counters) as (anna, ben, _):
         place = place_of(anna.addresses()[0])
         with ExitStack() as stack:
@@ -86,13 +86,13 @@ async def test_flo_opens_connections_and_says_nothing(tmp_path, counters) -> Non
                 flo = stack.enter_context(closing(socket.socket()))
                 flo.bind(("127.0.0.2", 0))
                 flo.connect((place.host, place.port))
-            # Who comes from elsewhere finds room.
+            # A peer at another address can still connect.
             await ben.connect(anna.addresses()[0])
     half_open = counters.snapshot()["connections_over_bound{bound=half_open}"]
     assert half_open >= MAX_HALF_OPEN
 
 
-async def test_flo_connects_again_and_again_under_one_key(tmp_path, counters) -> None:
+async def test_node_limits_connections_per_peer(tmp_path, counters) -> None:
     async with against_anna(tmp_path, counters) as (anna, ben, thread):
         await ben.connect(anna.addresses()[0])
         flo = Mallory(anna.addresses()[0])
@@ -103,7 +103,7 @@ async def test_flo_connects_again_and_again_under_one_key(tmp_path, counters) ->
     assert MAX_OF_PEER < MAX_CONNECTIONS
 
 
-async def test_flo_who_reads_nothing_makes_room_for_others_at_once(tmp_path, monkeypatch) -> None:
+async def test_peer_that_reads_nothing_is_replaced_immediately(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("swarm.transport.libp2p.host.MAX_CONNECTIONS", 1)
     monkeypatch.setattr("swarm.transport.libp2p.stack.WRITE_SECONDS", 1e6)
     begun = line(HEADER) + line(DEAF)
@@ -130,17 +130,17 @@ async def test_flo_who_reads_nothing_makes_room_for_others_at_once(tmp_path, mon
             await thread.call(flo.break_off)
 
 
-async def test_whoever_speaks_something_else_is_let_go(tmp_path: Path) -> None:
+async def test_node_drops_unknown_protocols(tmp_path: Path) -> None:
     async with against_anna(tmp_path) as (anna, ben, _):
         place = place_of(anna.addresses()[0])
-        for words in (b"GET / HTTP/1.1\r\n\r\n", bytes(1000), line(HEADER) + line("/tls/1.0.0")):
-            with closing(socket.create_connection((place.host, place.port))) as stranger:
-                stranger.sendall(words)
+        for payload in (b"GET / HTTP/1.1\r\n\r\n", bytes(1000), line(HEADER) + line("/tls/1.0.0")):
+            with closing(socket.create_connection((place.host, place.port))) as client:
+                client.sendall(payload)
         await ben.connect(anna.addresses()[0])
         await until(lambda: anna.peers() == (ben.peer_id,), 30.0)
 
 
-async def test_sam_who_begins_introductions_and_ends_none_leaves_places_free(tmp_path, counters):
+async def test_unfinished_introductions_leave_slots_for_others(tmp_path, counters):
     async with against_anna(tmp_path, counters) as (anna, ben, _):
         key = key_of(tmp_path, "sam")
         async with started(Libp2pTransport(key, listen=LOOPBACK)) as sam:
@@ -151,12 +151,12 @@ async def test_sam_who_begins_introductions_and_ends_none_leaves_places_free(tmp
             await ben.connect(anna.addresses()[0])
             asked = question(peer_id_bytes(sam.peer_id))
             reader, writer = await ben.node.open_stream(anna.peer_id, ROUTING)
-            found = await ask(reader, writer, asked, peer="", limit=9999, framing=LENGTH_VARINT)
-            assert decode(found)
+            answer = await ask(reader, writer, asked, peer="", limit=9999, framing=LENGTH_VARINT)
+            assert decode(answer)
     assert counters.snapshot()["introductions_refused"] > 0
 
 
-async def test_mallory_has_nobody_dialled_by_saying_that_she_listens_there(tmp_path, monkeypatch):
+async def test_node_does_not_dial_a_falsely_claimed_address(tmp_path, monkeypatch):
     be_patient(monkeypatch)
     annas, mallorys = (key_of(tmp_path, name) for name in ("anna", "mallory"))
     async with third_party() as ((port, *_), seen), AsyncExitStack() as stack:
@@ -169,35 +169,35 @@ async def test_mallory_has_nobody_dialled_by_saying_that_she_listens_there(tmp_p
                 await asyncio.sleep(0.05)
         request = encode_dial_back_request((port,))
         asked = mallory.request(anna.peer_id, DIAL_BACK_STREAM, request, limit=128, deadline=60)
-        told = decode_dial_back_response(await asked, (port,))
-        assert told == DialledBack("127.0.0.1", (), False)
-        assert not seen, "a server of somebody else was dialed"
+        result = decode_dial_back_response(await asked, (port,))
+        assert result == DialledBack("127.0.0.1", (), False)
+        assert not seen, "the node dialed a third party's server"
 
 
-async def test_five_keys_that_claim_a_third_partys_ports_have_it_dialed_four_times(tmp_path):
+async def test_five_keys_claiming_one_host_trigger_only_four_dials(tmp_path):
     cache = tmp_path / "peers"
-    at = {"listen": LOOPBACK, "peer_cache": cache, "clock": OneMinute()}
+    args = {"listen": LOOPBACK, "peer_cache": cache, "clock": OneMinute()}
     async with third_party() as (ports, seen):
-        anna = Libp2pTransport(key_of(tmp_path, "anna"), **at)
+        anna = Libp2pTransport(key_of(tmp_path, "anna"), **args)
         await anna.start()
         keys = await claim(Libp2pTransport, tmp_path, anna, ports)
-        assert not seen, "only a host from which a peer connects is dialed unasked"
+        assert not seen, "the node dialed claims of another host by itself"
         for key in keys:
             assert await refused(anna, key)
         assert len(seen) == MOST_DIALS
         await anna.close()
         await start_again(Libp2pTransport, tmp_path, cache)
-        assert len(seen) == MOST_DIALS, "nor after a restart"
+        assert len(seen) == MOST_DIALS, "a restart dials no claimed address"
 
 
-async def test_many_peers_on_one_host_all_reach_each_other_within_a_minute(tmp_path, monkeypatch):
+async def test_eight_peers_on_one_host_connect_within_a_minute(tmp_path, monkeypatch):
     be_patient(monkeypatch)
 
     async def echo(peer: str, request: bytes) -> bytes:
         return request
 
-    at = {"listen": LOOPBACK, "clock": OneMinute()}
-    nodes = [Libp2pTransport(key_of(tmp_path, f"node {n}"), **at) for n in range(8)]
+    args = {"listen": LOOPBACK, "clock": OneMinute()}
+    nodes = [Libp2pTransport(key_of(tmp_path, f"node {n}"), **args) for n in range(8)]
     try:
         for node in nodes:
             node.handle(ECHO, echo, HandlerLimits(8, 64, 8))

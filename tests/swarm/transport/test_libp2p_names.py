@@ -1,4 +1,4 @@
-"""Addresses that are names, looked up at a DNS server of the test's own."""
+"""Addresses with names, resolved by a DNS server that the test runs."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -47,7 +47,7 @@ class Server(asyncio.DatagramProtocol):
 
 @asynccontextmanager
 async def asking(zone: Mapping[str, Sequence[str]]) -> AsyncIterator[Server]:
-    """A server with these records, which this machine asks."""
+    """Yield a server with these records, which the default resolver queries."""
     import dns.asyncresolver
 
     listening, server = await asyncio.get_running_loop().create_datagram_endpoint(
@@ -64,7 +64,7 @@ async def asking(zone: Mapping[str, Sequence[str]]) -> AsyncIterator[Server]:
             listening.close()
 
 
-async def test_a_name_stands_for_the_addresses_of_its_peer_and_of_no_other():
+async def test_dnsaddr_resolves_only_to_addresses_with_its_peer_id():
     zone = {
         "_dnsaddr.swarm.example": [
             f"dnsaddr=/ip4/192.0.2.1/tcp/1/p2p/{ANNA}",
@@ -75,18 +75,18 @@ async def test_a_name_stands_for_the_addresses_of_its_peer_and_of_no_other():
         "_dnsaddr.more.example": [f"dnsaddr=/ip6/2001:db8::1/tcp/3/p2p/{ANNA}"],
     }
     async with asking(zone):
-        found = await resolved(f"/dnsaddr/swarm.example/p2p/{ANNA}")
-    assert found == (f"/ip4/192.0.2.1/tcp/1/p2p/{ANNA}", f"/ip6/2001:db8::1/tcp/3/p2p/{ANNA}")
+        result = await resolved(f"/dnsaddr/swarm.example/p2p/{ANNA}")
+    assert result == (f"/ip4/192.0.2.1/tcp/1/p2p/{ANNA}", f"/ip6/2001:db8::1/tcp/3/p2p/{ANNA}")
     other = f"/dns4/swarm.example/tcp/1/p2p/{ANNA}"
-    assert await resolved(other) == (other,), "any other address stands for itself"
+    assert await resolved(other) == (other,), "only dnsaddr addresses are resolved"
 
 
-async def test_larrys_name_that_lists_itself_and_a_crowd_ends() -> None:
+async def test_self_referencing_dnsaddr_lookup_is_bounded() -> None:
     itself = f"dnsaddr=/dnsaddr/larry.example/p2p/{ANNA}"
-    crowd = [f"dnsaddr=/ip4/192.0.2.1/tcp/{n}/p2p/{ANNA}" for n in range(1, 15)]
+    extra = [f"dnsaddr=/ip4/192.0.2.1/tcp/{n}/p2p/{ANNA}" for n in range(1, 15)]
     zone = {
-        "_dnsaddr.larry.example": [itself, *crowd[:7], itself.replace("larry", "also")],
-        "_dnsaddr.also.example": [itself, *crowd[7:], itself.replace("larry", "also")],
+        "_dnsaddr.larry.example": [itself, *extra[:7], itself.replace("larry", "also")],
+        "_dnsaddr.also.example": [itself, *extra[7:], itself.replace("larry", "also")],
     }
     async with asking(zone) as server:
         assert len(await resolved(f"/dnsaddr/larry.example/p2p/{ANNA}")) <= MOST_ADDRESSES
@@ -95,21 +95,21 @@ async def test_larrys_name_that_lists_itself_and_a_crowd_ends() -> None:
 
 @pytest.mark.processes
 @pytest.mark.alone("libp2p")
-async def test_a_seed_is_dialled_by_its_name_and_an_unknown_name_is_one_line(tmp_path):
+async def test_node_dials_a_bootstrap_name_and_reports_an_unknown_name(tmp_path):
     zone: dict[str, list[str]] = {}
     keys = (key_of(tmp_path, name) for name in ("anna", "ben"))
     annas, bens = (started(Libp2pTransport(key, listen=LOOPBACK)) for key in keys)
     async with asking(zone), annas as anna, bens as ben:
         zone["_dnsaddr.seed.example"] = [f"dnsaddr={anna.addresses()[0]}"]
         assert await ben.connect(f"/dnsaddr/seed.example/p2p/{anna.peer_id}") == anna.peer_id
-        with pytest.raises(PeerUnreachable, match="the name is unknown") as told:
+        with pytest.raises(PeerUnreachable, match="the name is unknown") as error:
             await ben.connect(f"/dnsaddr/nowhere.example/p2p/{BEN}")
-        assert "\n" not in str(told.value)
+        assert "\n" not in str(error.value)
 
 
 @pytest.mark.processes
 @pytest.mark.alone("libp2p")
-async def test_a_node_tells_its_peers_numbers_in_the_place_of_its_own_name(tmp_path):
+async def test_node_replaces_its_announced_name_with_an_ip_address(tmp_path):
     named = ["/dns4/localhost/tcp/4001", "/dns4/no..name/tcp/4001"]
     key = key_of(tmp_path, "anna")
     async with started(Libp2pTransport(key, listen=LOOPBACK, announce=named)) as anna:
@@ -118,7 +118,7 @@ async def test_a_node_tells_its_peers_numbers_in_the_place_of_its_own_name(tmp_p
         )
 
 
-async def test_a_relay_that_is_named_is_told_to_others_by_its_number():
+async def test_named_relay_is_announced_by_its_ip_address():
     seconds = {"reserve": 60.0, "relayed_by": True}
 
     async def call(work: str, *args: object) -> object:

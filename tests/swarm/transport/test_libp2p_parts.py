@@ -1,4 +1,4 @@
-"""The parts of a node over libp2p that decide: whom it knows, what it reads, what it refuses."""
+"""Parts of a libp2p node that decide which peers and messages it accepts."""
 
 import asyncio
 import socket
@@ -42,7 +42,7 @@ def table(clock: VirtualClock | None = None) -> tuple[RoutingTable, Counters]:
     return RoutingTable(OWN, PeerLimits(clock or VirtualClock(), counters), counters), counters
 
 
-async def test_flo_has_one_place_in_the_routing_table_however_many_ids_she_claims(clock) -> None:
+async def test_peer_with_many_ids_gets_one_routing_table_entry(clock) -> None:
     known, counters = table(clock)
     for n in range(500):
         known.seen(node(n), "flo")
@@ -52,7 +52,7 @@ async def test_flo_has_one_place_in_the_routing_table_however_many_ids_she_claim
     assert known.nearest(OWN, 20) == [(node(1000), "flo")]
 
 
-def test_mallory_does_not_take_the_id_of_another_peer_nor_that_of_this_node() -> None:
+def test_peer_cannot_take_over_another_nodes_id() -> None:
     known, counters = table()
     known.seen(node(1), "ben")
     known.seen(node(1), "mallory")
@@ -61,7 +61,7 @@ def test_mallory_does_not_take_the_id_of_another_peer_nor_that_of_this_node() ->
     assert counters.snapshot()["routing_refused"] == 2
 
 
-def test_a_crowd_of_peers_waits_in_a_bounded_list_and_who_is_gone_makes_room() -> None:
+def test_waiting_peers_are_bounded_and_replace_departed_peers() -> None:
     known, _ = table()
     asked = {known.seen(node(n), f"sybil {n}") for n in range(3000)}
     assert len(known) == BUCKET
@@ -71,7 +71,7 @@ def test_a_crowd_of_peers_waits_in_a_bounded_list_and_who_is_gone_makes_room() -
     assert len(known) == BUCKET
 
 
-async def test_mallory_who_waits_under_many_ids_has_one_place_and_leaves_nothing_behind(clock):
+async def test_waiting_peer_with_many_ids_gets_one_entry_and_is_fully_removed(clock):
     known, _ = table(clock)
     for n in range(BUCKET):
         known.seen(node(n), f"honest {n}")
@@ -88,19 +88,19 @@ async def test_mallory_who_waits_under_many_ids_has_one_place_and_leaves_nothing
     assert "mallory" not in [peer for _, peer in known.nearest(OWN, 2 * BUCKET)]
 
 
-async def test_flo_who_has_no_place_in_the_table_does_not_have_its_records_gone_through() -> None:
-    held, _, counters = answering(lambda peer: ())
-    held.share.gate.check = lambda record: True
-    held.share.keep(held.share.record("key", b"anna", b"value", time.time() + 60.0))
-    gone_through = []
-    keys = held.share.held_keys
-    held.share.held_keys = lambda: gone_through.append(1) or keys()
+async def test_refused_routing_ids_trigger_no_record_scan() -> None:
+    server, _, counters = answering(lambda peer: ())
+    server.share.gate.check = lambda record: True
+    server.share.keep(server.share.record("key", b"anna", b"value", time.time() + 60.0))
+    scans = []
+    keys = server.share.held_keys
+    server.share.held_keys = lambda: scans.append(1) or keys()
     for n in range(100):
-        await held.answer(PING, "flo", encode({2: calls.pack_node(node(n))}))
-    assert (gone_through, counters.snapshot()["routing_refused"]) == ([1], 99)
+        await server.answer(PING, "flo", encode({2: calls.pack_node(node(n))}))
+    assert (scans, counters.snapshot()["routing_refused"]) == ([1], 99)
 
 
-def test_the_nearest_are_listed_in_their_order_and_the_asker_is_not() -> None:
+def test_nearest_nodes_are_sorted_and_exclude_the_asker() -> None:
     known, _ = table()
     for n in range(1, 8):
         known.seen(node(n, far=n % 2 == 0), PEERS[n])
@@ -110,7 +110,7 @@ def test_the_nearest_are_listed_in_their_order_and_the_asker_is_not() -> None:
     assert gaps == sorted(gaps) and len(gaps) == 5
 
 
-def test_messages_are_those_of_hiveminds_schema() -> None:
+def test_messages_match_the_hivemind_schema() -> None:
     near = tuple((node(n), PEERS[n]) for n in range(3))
     results = [Result(b"value", 7.5, near), Result(None, 0.0, ())]
     packed = calls.pack_results(results, OWN)
@@ -138,11 +138,11 @@ def test_messages_are_those_of_hiveminds_schema() -> None:
 
 
 @pytest.mark.parametrize("length", [1, 19, 21, 64])
-def test_who_names_an_id_of_another_length_is_a_client(length: int) -> None:
+def test_peer_with_a_wrong_id_length_is_a_client(length: int) -> None:
     assert calls.node_of({2: [calls.pack_node(bytes(length))]}, 2) is None
 
 
-def test_an_answer_that_is_an_error_or_anothers_is_refused() -> None:
+def test_error_or_mismatched_answer_is_refused() -> None:
     with pytest.raises(Refused, match="over budget"):
         calls.open_answer(calls.pack_error(b"id", "over budget"), b"id")
     with pytest.raises(Refused, match="another call"):
@@ -164,13 +164,13 @@ MANY = (node(1), b"s", b"v", 1.0, False)
         b"\xff" * 64,
     ],
 )
-def test_a_store_that_makes_no_sense_is_refused(nonsense: bytes) -> None:
+def test_malformed_store_request_is_refused(nonsense: bytes) -> None:
     with pytest.raises(ValueError):
         calls.open_store(decode(nonsense))
 
 
 def answering(answer: Callable[[str], tuple]) -> tuple[Libp2pDHT, list[str], Counters]:
-    """A hash table, whom it asked, and its counters; ``answer`` gives a peer's neighbours."""
+    """Return a DHT, its queried peers and counters; ``answer`` gives neighbors."""
     asked: list[str] = []
     counters = Counters()
 
@@ -183,21 +183,21 @@ def answering(answer: Callable[[str], tuple]) -> tuple[Libp2pDHT, list[str], Cou
     return Libp2pDHT("own", call, counters, PeerLimits(VirtualClock(), counters)), asked, counters
 
 
-async def test_larry_lists_this_node_and_a_crowd_and_the_search_ends() -> None:
-    made = iter(range(10_000, 1_000_000))
+async def test_search_ends_despite_endless_invented_neighbors() -> None:
+    ids = iter(range(10_000, 1_000_000))
 
-    def crowd(peer: str) -> tuple:
-        few = islice(made, 30)
+    def invent(peer: str) -> tuple:
+        few = islice(ids, 30)
         return tuple((node(n), addresses.peer_id_text(n.to_bytes(38, "big"))) for n in few)
 
-    hash_table, asked, counters = answering(crowd)
+    hash_table, asked, counters = answering(invent)
     hash_table.table.seen(node(1), PEERS[0])
     await hash_table.find_neighbours()
     assert 1 < len(asked) <= MOST_ASKED
     assert counters.snapshot()["neighbours_refused"] > 0
 
 
-async def test_a_node_that_does_not_answer_is_forgotten_and_the_others_are_asked(counters) -> None:
+async def test_unreachable_node_is_removed_and_the_others_are_asked(counters) -> None:
     async def call(peer: str, name: str, request: bytes) -> bytes:
         if peer == PEERS[0]:
             raise PeerUnreachable("gone")
@@ -210,8 +210,8 @@ async def test_a_node_that_does_not_answer_is_forgotten_and_the_others_are_asked
     assert hash_table.table.nearest(OWN, 20) == [(node(2), PEERS[1])]
 
 
-async def test_mallory_answers_a_store_with_nonsense_and_the_others_keep_the_record() -> None:
-    took: list[str] = []
+async def test_malformed_store_answer_does_not_prevent_other_stores() -> None:
+    stored: list[str] = []
 
     async def call(peer: str, name: str, request: bytes) -> bytes:
         mine = PEERS.index(peer) + 1
@@ -219,7 +219,7 @@ async def test_mallory_answers_a_store_with_nonsense_and_the_others_keep_the_rec
             return calls.pack_results([Result(None, 0.0, ())], node(mine))
         if peer == PEERS[0]:
             return encode({2: b"\x80", 3: calls.pack_node(node(mine))})
-        took.append(peer)
+        stored.append(peer)
         return calls.pack_stored([True], node(mine))
 
     clock, counters = VirtualClock(), Counters()
@@ -228,10 +228,10 @@ async def test_mallory_answers_a_store_with_nonsense_and_the_others_keep_the_rec
     for number, peer in enumerate(PEERS[:2], start=1):
         hash_table.table.seen(node(number), peer)
     assert await hash_table.store("key", b"anna", b"value", clock.time() + 60)
-    assert (took, counters.snapshot()["dht_answers_refused"]) == ([PEERS[1]], 1)
+    assert (stored, counters.snapshot()["dht_answers_refused"]) == ([PEERS[1]], 1)
 
 
-async def test_a_shelf_forgets_what_has_expired_and_keeps_the_later_of_two(clock) -> None:
+async def test_shelf_drops_expired_records_and_keeps_the_later_one(clock) -> None:
     now, shelf = clock.time(), Shelf(clock)
     assert not shelf.store_subkey(b"k", b"late", b"v", now)
     assert shelf.store_subkey(b"k", b"anna", b"first", now + 10)
@@ -247,14 +247,14 @@ async def test_a_shelf_forgets_what_has_expired_and_keeps_the_later_of_two(clock
 
 
 def source(data: bytes) -> Callable[[int], Awaitable[bytes]]:
-    left = bytearray(data)
+    buffer = bytearray(data)
 
     async def read(n: int) -> bytes:
-        if len(left) < n:
+        if len(buffer) < n:
             raise EOFError("it hung up")
-        taken = bytes(left[:n])
-        del left[:n]
-        return taken
+        chunk = bytes(buffer[:n])
+        del buffer[:n]
+        return chunk
 
     return read
 
@@ -271,7 +271,7 @@ def agree(work: Callable[..., Awaitable[object]], heard: bytes, *args: object) -
     return asyncio.run(run()), b"".join(said)
 
 
-def test_a_protocol_is_agreed_on_after_some_that_are_not_spoken() -> None:
+def test_negotiation_succeeds_after_unsupported_protocols() -> None:
     heard = line(HEADER) + line("/tls/1.0.0") + line("ls") + line("/noise")
     chosen, said = agree(accept, heard, ("/noise",))
     assert chosen == "/noise"
@@ -291,14 +291,14 @@ def test_a_protocol_is_agreed_on_after_some_that_are_not_spoken() -> None:
         line(HEADER) + b"\x03abc",
     ],
 )
-def test_whoever_agrees_on_nothing_is_let_go(heard: bytes) -> None:
+def test_failed_negotiation_raises_an_error(heard: bytes) -> None:
     with pytest.raises(NotSpoken):
         agree(accept, heard, ("/noise",))
     with pytest.raises(NotSpoken):
         agree(propose, heard, "/noise")
 
 
-def test_a_book_holds_a_few_addresses_that_can_be_dialled_and_a_peers_own_word_before_others():
+def test_address_book_keeps_few_dialable_addresses_and_prefers_own_claims():
     book = Book()
     book.reported("anna", [f"/ip4/10.0.0.{n}/tcp/1" for n in range(100)])
     assert len(book.of("anna")) == MOST_EACH
@@ -313,7 +313,7 @@ def test_a_book_holds_a_few_addresses_that_can_be_dialled_and_a_peers_own_word_b
     assert book.of("anna")[0] == "/dns4/anna.example/tcp/7"
 
 
-def test_a_book_holds_no_name_that_a_peer_claims() -> None:
+def test_address_book_rejects_claimed_names() -> None:
     book = Book()
     names = [f"/{kind}/third.example/tcp/4001" for kind in ("dns", "dns4", "dns6")]
     names.append(f"{names[0]}/p2p/{PEERS[1]}/p2p-circuit")
@@ -322,16 +322,16 @@ def test_a_book_holds_no_name_that_a_peer_claims() -> None:
     assert book.of("mallory") == ("/ip6/2001:db8::7/tcp/4001",)
 
 
-def test_an_address_leads_to_a_port_or_is_refused() -> None:
+def test_address_yields_a_port_or_is_refused() -> None:
     assert place_of("/ip6/::1/tcp/7/p2p/x") == HostPort("ip6", "::1", 7)
-    for nowhere in ("/ip4/1.2.3.4/udp/7", "/ip4/1.2.3.4/tcp/99999", "/ip4//tcp/1", "x" * 1000):
+    for invalid in ("/ip4/1.2.3.4/udp/7", "/ip4/1.2.3.4/tcp/99999", "/ip4//tcp/1", "x" * 1000):
         with pytest.raises(ValueError):
-            place_of(nowhere)
+            place_of(invalid)
     assert "/ip4/127.0.0.1/tcp/7" in seen_at([HostPort("ip4", "0.0.0.0", 7)])
     assert seen_at([HostPort("ip4", "127.0.0.1", 7)]) == ("/ip4/127.0.0.1/tcp/7",)
 
 
-def test_who_is_asked_where_somebody_listens_tells_it() -> None:
+def test_introduction_messages_round_trip() -> None:
     raw = peer_id_bytes(PEERS[0])
     assert told.asked_for(told.question(raw)) == raw
     answer = told.reply([(raw, [b"/one", b"/two"])])
@@ -342,7 +342,7 @@ def test_who_is_asked_where_somebody_listens_tells_it() -> None:
     assert told.listening_at(said, bytes.decode, 8) == ("/one", "/two")
 
 
-def test_of_the_addresses_in_a_message_a_few_are_read_and_none_that_is_overlong() -> None:
+def test_message_parser_reads_few_addresses_and_skips_overlong_ones() -> None:
     read: list[bytes] = []
 
     def text(address: bytes) -> str:
@@ -359,7 +359,7 @@ def test_of_the_addresses_in_a_message_a_few_are_read_and_none_that_is_overlong(
 
 
 class Stream:
-    """What a peer says at once on a stream, and what it is told."""
+    """A stream with everything that a peer sends, and the bytes sent to the peer."""
 
     def __init__(self, said: bytes) -> None:
         self.reader = asyncio.StreamReader(limit=1 << 20)
@@ -370,10 +370,10 @@ class Stream:
         self.transport = SimpleNamespace(set_write_buffer_limits=lambda high: None)
 
     async def drain(self) -> None:
-        """Nothing waits."""
+        """Return immediately: nothing is buffered."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 async def nothing(*args: object) -> dict:
@@ -386,14 +386,14 @@ def introducing(
     dial: Callable[..., Awaitable] = nothing,
     public_key: bytes = b"",
 ) -> told.Introductions:
-    """Introductions of a node without connections."""
+    """Return introductions of a node without connections."""
     stack = SimpleNamespace(public_key=public_key)
     host = SimpleNamespace(connected=nothing, spoken=nothing, stack=stack, dial=dial)
     thread = SimpleNamespace(call=lambda work, *args: work(*args))
     return told.Introductions(host, thread, nothing, counters, limits, CallBudget(counters, limits))
 
 
-async def test_who_is_asked_for_its_own_address_tells_it(counters) -> None:
+async def test_node_returns_its_own_address_on_request(counters) -> None:
     anna = identity("anna")
     key = b"\x08\x01\x12\x20" + anna.author
     limits = PeerLimits(VirtualClock(), counters)
@@ -410,28 +410,28 @@ async def test_who_is_asked_for_its_own_address_tells_it(counters) -> None:
 
 
 @pytest.mark.parametrize("protocol", [told.IDENTIFY, told.PUSH, told.ROUTING])
-async def test_flo_who_introduces_herself_without_end_uses_up_her_share(protocol, counters) -> None:
+async def test_endless_introductions_exhaust_the_peer_budget(protocol, counters) -> None:
     said = told.identification(b"key", [place(4001)], ["/p" * 30_000], b"")
     if protocol == told.ROUTING:
         said = told.question(peer_id_bytes(PEERS[0]))
-    limits, shown_out = PeerLimits(VirtualClock(), counters), list[str]()
-    limits.disconnect = shown_out.append
+    limits, disconnected = PeerLimits(VirtualClock(), counters), list[str]()
+    limits.disconnect = disconnected.append
     here = introducing(counters, limits)
 
-    async def introduced(peer: str) -> Stream:
+    async def introduce(peer: str) -> Stream:
         stream = Stream(b"" if protocol == told.IDENTIFY else varint(len(said)) + said)
         await here.handlers()[protocol](peer, stream.reader, stream)
         return stream
 
     for _ in range(1500):
-        await introduced("flo")
+        await introduce("flo")
     assert counters.snapshot()["dht_calls_refused"] > 300
-    assert set(shown_out) == {"flo"}
-    stream = await introduced("ben")
+    assert set(disconnected) == {"flo"}
+    stream = await introduce("ben")
     assert here.book.of("ben") if protocol == told.PUSH else stream.told
 
 
-async def test_names_of_the_user_are_looked_up_and_none_of_peers(counters, monkeypatch) -> None:
+async def test_node_resolves_user_names_but_not_peer_names(counters, monkeypatch) -> None:
     dialed, asked = list[HostPort](), list[str]()
 
     async def dial(peer: str, place: HostPort) -> bool:
@@ -451,12 +451,12 @@ async def test_names_of_the_user_are_looked_up_and_none_of_peers(counters, monke
             await here.dial(anna, [claim])
     assert (dialed, asked) == ([], []) and counters.snapshot()["dials_refused"] == 2
 
-    given = "/dns4/seed.example/tcp/4001"
-    await here.dial(anna, [given], named=True)
-    assert dialed == [place_of(given)]
+    trusted = "/dns4/seed.example/tcp/4001"
+    await here.dial(anna, [trusted], named=True)
+    assert dialed == [place_of(trusted)]
     with pytest.raises(ConnectionError):
         await here.dial(anna, ["/dns4/third.example/tcp/4001"])
-    await here.dial(anna, [given])
+    await here.dial(anna, [trusted])
     assert (dialed[1:], asked) == ([place_of("/ip4/192.0.2.7/tcp/4001")], ["seed.example"])
 
 
@@ -464,7 +464,7 @@ def place(port: int) -> bytes:
     return b"\x04\x7f\0\0\x01\x06" + port.to_bytes(2, "big")
 
 
-async def test_calls_that_end_in_an_error_use_up_their_callers_share():
+async def test_failed_calls_count_against_the_callers_budget():
     clock, counters = VirtualClock(), Counters()
     budget = CallBudget(counters, PeerLimits(clock, counters))
 

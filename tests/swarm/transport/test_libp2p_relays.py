@@ -1,4 +1,4 @@
-"""Nodes of either kind on either end of a relay."""
+"""Hivemind and libp2p nodes on both ends of a relay."""
 
 import asyncio
 import shutil
@@ -40,7 +40,7 @@ ROOT = Path(__file__).parents[3]
 PUBLIC = "ip link set lo up && ip address add 8.8.4.4/32 dev lo"
 OWN_NETWORK = ("unshare", "--map-root-user", "--net", "sh", "-c", f'{PUBLIC} && exec "$@"', "sh")
 BLOB_BYTES = 50_000
-"""Less than a daemon relays that was started on a busy machine."""
+"""Fewer bytes than a daemon relays that starts on a busy machine."""
 
 
 @asynccontextmanager
@@ -55,8 +55,8 @@ async def node(kind: type, folder: Path, name: str, role: Role, *relays: str):
         await started.stop()
 
 
-def apart(over: type, folder: Path, name: str, **settings: object):
-    """A transport in a process of its own, as the two libraries do not bear each other."""
+def isolated(over: type, folder: Path, name: str, **settings: object):
+    """Start a transport in its own process: the two libraries do not work together."""
     transport = SubprocessTransport(key_of(folder, name), listen=LOOPBACK, over=over, **settings)
     rule = RecordRule(sign_manifest(manifest(), CREATOR), SystemClock(), Counters())
     transport.use_validator(rule)
@@ -64,7 +64,7 @@ def apart(over: type, folder: Path, name: str, **settings: object):
 
 
 async def echo(peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    writer.transport.set_write_buffer_limits(high=0)  # drained means sent
+    writer.transport.set_write_buffer_limits(high=0)  # After a drain the data is sent.
     size = int.from_bytes(await reader.readexactly(4), "big")
     answer = peer.encode() + await reader.readexactly(size)
     writer.write(len(answer).to_bytes(4, "big") + answer)
@@ -73,7 +73,7 @@ async def echo(peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWr
 
 
 async def dialed(visitor: Transport | TransportNode, address: str) -> object:
-    """Dial until a relay has taken its place."""
+    """Dial until the relay has accepted the reservation."""
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
@@ -84,29 +84,29 @@ async def dialed(visitor: Transport | TransportNode, address: str) -> object:
             await asyncio.sleep(0.2)
 
 
-async def test_a_daemon_behind_a_relay_is_reached_and_pulled_from(tmp_path: Path) -> None:
+async def test_daemon_behind_a_relay_accepts_dials_and_requests(tmp_path: Path) -> None:
     async with (
         node(HivemindNode, tmp_path, "rita", "public") as rita,
         node(HivemindNode, tmp_path, "anna", "private", rita.addresses[0]) as anna,
-        apart(Libp2pTransport, tmp_path, "ben") as ben,
+        isolated(Libp2pTransport, tmp_path, "ben") as ben,
     ):
-        through = f"{rita.addresses[0]}/p2p-circuit/p2p/{anna.peer_id}"
-        assert await dialed(ben, through) == anna.peer_id
+        circuit = f"{rita.addresses[0]}/p2p-circuit/p2p/{anna.peer_id}"
+        assert await dialed(ben, circuit) == anna.peer_id
         blob = bytes(BLOB_BYTES)
         answer = await ben.request(anna.peer_id, ECHO, blob, limit=1 << 20, deadline=60)
         assert answer == ben.peer_id.encode() + blob
-        ways = {anna.peer_id: "relayed", rita.peer_id: "direct"}
-        await until(lambda: ben.reach().links == ways, PATIENCE)
+        routes = {anna.peer_id: "relayed", rita.peer_id: "direct"}
+        await until(lambda: ben.reach().links == routes, PATIENCE)
 
 
 VISITORS = {
     "daemon": partial(node, HivemindNode, name="ben", role="public"),
-    "libp2p": partial(apart, Libp2pTransport, name="ben"),
+    "libp2p": partial(isolated, Libp2pTransport, name="ben"),
 }
 
 
 @pytest.mark.parametrize("visitor", VISITORS.values(), ids=VISITORS)
-async def test_a_relay_that_does_not_relay_for_a_peer_is_told_in_one_line(visitor, tmp_path):
+async def test_missing_relay_reservation_is_reported_in_one_line(visitor, tmp_path):
     async with node(HivemindNode, tmp_path, "rita", "public") as rita, visitor(tmp_path) as ben:
         nobody = identity("nobody").peer_id
         with pytest.raises(PeerUnreachable, match="join through another peer") as told:
@@ -114,14 +114,14 @@ async def test_a_relay_that_does_not_relay_for_a_peer_is_told_in_one_line(visito
         assert "\n" not in str(told.value)
 
 
-async def test_a_member_behind_a_relay_is_dialled_tells_its_time_and_is_nobodys_neighbour(tmp_path):
+async def test_relayed_member_reports_its_time_and_enters_no_routing_table(tmp_path):
     async with (
         node(HivemindNode, tmp_path, "rita", "public") as rita,
         node(HivemindNode, tmp_path, "anna", "private", rita.addresses[0]) as anna,
         node(HivemindNode, tmp_path, "ben", "public") as ben,
     ):
-        through = f"{rita.addresses[0]}/p2p-circuit/p2p/{anna.peer_id}"
-        peer, clock = await dialed(ben, through)
+        circuit = f"{rita.addresses[0]}/p2p-circuit/p2p/{anna.peer_id}"
+        peer, clock = await dialed(ben, circuit)
         assert peer == anna.peer_id
         assert abs(clock - time.time()) < 60.0
         (address,) = (await ben.connected())[anna.peer_id][:1]
@@ -129,10 +129,10 @@ async def test_a_member_behind_a_relay_is_dialled_tells_its_time_and_is_nobodys_
         table = ben.dht.protocol.routing_table.peer_id_to_uid
         assert anna.peer_id not in map(str, table)
         await ben.connect(rita.addresses[0])
-        assert rita.peer_id in map(str, table), "who can be dialed is one"
+        assert rita.peer_id in map(str, table), "a peer that can be dialed is in the table"
 
 
-async def test_a_client_behind_a_relay_is_not_tested_as_a_node_of_the_dht(tmp_path):
+async def test_relayed_client_skips_the_dht_conformance_cases(tmp_path):
     async def serve(peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(4)
         signed = sign_manifest(manifest(), CREATOR)
@@ -146,22 +146,22 @@ async def test_a_client_behind_a_relay_is_not_tested_as_a_node_of_the_dht(tmp_pa
         node(HivemindNode, tmp_path, "ben", "public") as ben,
     ):
         await anna.add_handler(MANIFEST_STREAM, serve)
-        through = f"{rita.addresses[0]}/p2p-circuit/p2p/{anna.peer_id}"
-        await dialed(ben, through)
-        async with meet(through, tmp_path, "hivemind") as peer:
+        circuit = f"{rita.addresses[0]}/p2p-circuit/p2p/{anna.peer_id}"
+        await dialed(ben, circuit)
+        async with meet(circuit, tmp_path, "hivemind") as peer:
             outcomes = {(await find(case, peer)).outcome for case in RECORD_CASES}
     assert outcomes == {"skip"}
 
 
-async def test_a_client_without_neighbours_stores_nothing_and_says_so(tmp_path):
+async def test_store_by_a_client_without_neighbors_returns_false(tmp_path):
     async with node(HivemindNode, tmp_path, "anna", "private") as anna:
         anna.gate.check = lambda record: True
         assert not await anna.hash_table.store("key", b"subkey", b"value", time.time() + 60.0)
 
 
-def test_a_node_at_a_public_address_that_nobody_can_dial_runs_before_it_is_relayed(tmp_path):
-    tried = shutil.which("unshare") and subprocess.run([*OWN_NETWORK, "true"], capture_output=True)
-    if not tried or tried.returncode:
+def test_unreachable_public_node_starts_before_it_has_a_relay(tmp_path):
+    probe = shutil.which("unshare") and subprocess.run([*OWN_NETWORK, "true"], capture_output=True)
+    if not probe or probe.returncode:
         pytest.skip("no network of its own can be had here")
     command = [*OWN_NETWORK, sys.executable, "-m", "tests.swarm.transport.unseen"]
     run = subprocess.run(
@@ -172,18 +172,18 @@ def test_a_node_at_a_public_address_that_nobody_can_dial_runs_before_it_is_relay
 
 @pytest.mark.alone("libp2p")
 @pytest.mark.parametrize("kind", [HivemindTransport, Libp2pTransport])
-async def test_a_node_that_nobody_can_dial_is_reached_through_a_daemon(kind: type, tmp_path: Path):
+async def test_unreachable_node_is_reached_through_a_daemon_relay(kind: type, tmp_path: Path):
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
-        rita = await enter(apart(HivemindTransport, tmp_path, "rita", relay=True))
+        rita = await enter(isolated(HivemindTransport, tmp_path, "rita", relay=True))
         anna = await enter(node(Libp2pNode, tmp_path, "anna", "private", *rita.addresses()))
         deadline = time.monotonic() + PATIENCE
         while not is_relayed(anna.addresses[0]):
-            assert time.monotonic() < deadline, "no place at the relay"
+            assert time.monotonic() < deadline, "the relay granted no reservation"
             await asyncio.sleep(0.1)
             await anna.look()
         assert anna.addresses[0].startswith(f"{rita.addresses()[0]}/p2p-circuit/")
-        ben = await enter(apart(kind, tmp_path, "ben"))
+        ben = await enter(isolated(kind, tmp_path, "ben"))
         assert await dialed(ben, anna.addresses[0]) == anna.peer_id
         blob = bytes(BLOB_BYTES)
         answer = await ben.request(anna.peer_id, ECHO, blob, limit=1 << 20, deadline=60)
@@ -192,7 +192,7 @@ async def test_a_node_that_nobody_can_dial_is_reached_through_a_daemon(kind: typ
 
 
 @pytest.mark.alone("libp2p")
-async def test_mallory_brings_nobody_who_was_not_asked_to_relay(tmp_path, monkeypatch) -> None:
+async def test_node_rejects_a_relay_without_a_reservation(tmp_path, monkeypatch) -> None:
     be_patient(monkeypatch)
     async with (
         node(Libp2pNode, tmp_path, "rita", "public") as rita,
@@ -202,14 +202,14 @@ async def test_mallory_brings_nobody_who_was_not_asked_to_relay(tmp_path, monkey
         await mallory.connect(anna.addresses[0])
         message = encode({1: 0, 2: encode({1: peer_id_bytes(rita.peer_id)})})
         reader, writer = await mallory.open_stream(anna.peer_id, relays.STOP)
-        answered = await ask(reader, writer, message, peer="", limit=64, framing=LENGTH_VARINT)
+        reply = await ask(reader, writer, message, peer="", limit=64, framing=LENGTH_VARINT)
         writer.close()
-        assert decode(answered)[4] == [relays.UNEXPECTED_MESSAGE]
-        assert not is_relayed(anna.addresses[0]), "rita, who does not relay, was believed"
+        assert decode(reply)[4] == [relays.UNEXPECTED_MESSAGE]
+        assert not is_relayed(anna.addresses[0]), "anna uses rita, who granted no reservation"
 
 
 @pytest.mark.alone("libp2p")
-def test_messages_are_those_of_libp2ps_schema() -> None:
+def test_messages_match_the_libp2p_schema() -> None:
     from libp2p.relay.circuit_v2.pb import circuit_pb2
 
     anna = identity("anna").peer_id
@@ -220,16 +220,16 @@ def test_messages_are_those_of_libp2ps_schema() -> None:
     assert (told.type, told.status) == (circuit_pb2.StopMessage.STATUS, circuit_pb2.OK)
     bringing = circuit_pb2.StopMessage(type=0, peer=circuit_pb2.PeerId(id=peer_id_bytes(anna)))
     assert relays.taken(bringing.SerializeToString()) == anna
-    place = circuit_pb2.HopMessage(type=2, status=circuit_pb2.OK)
-    place.reservation.expire = 1600
-    assert relays.reservation_seconds(place.SerializeToString(), now=1000.0) == 600.0
+    grant = circuit_pb2.HopMessage(type=2, status=circuit_pb2.OK)
+    grant.reservation.expire = 1600
+    assert relays.reservation_seconds(grant.SerializeToString(), now=1000.0) == 600.0
     full = circuit_pb2.HopMessage(type=2, status=circuit_pb2.RESOURCE_LIMIT_EXCEEDED)
     with pytest.raises(ConnectionError, match="full"):
         relays.relayed(full.SerializeToString())
 
 
 @pytest.mark.parametrize("expire", [0, 1, 1 << 60])
-def test_larry_is_believed_to_relay_for_a_bounded_time(expire: int) -> None:
+def test_relay_reservation_time_is_bounded(expire: int) -> None:
     said = encode({1: 2, 3: encode({1: expire}), 5: relays.OK})
     assert LEAST_SECONDS <= relays.reservation_seconds(said, now=1000.0) <= MOST_SECONDS
 
@@ -237,7 +237,7 @@ def test_larry_is_believed_to_relay_for_a_bounded_time(expire: int) -> None:
 @pytest.mark.parametrize(
     "said", [b"", b"\xff" * 8, encode({1: 1}), encode({1: 0, 2: 7}), encode({1: b""})]
 )
-def test_what_makes_no_sense_is_no_relays_message(said: bytes) -> None:
+def test_malformed_relay_message_is_rejected(said: bytes) -> None:
     for read in (relays.relayed, relays.taken):
         with pytest.raises(ValueError):
             read(said)

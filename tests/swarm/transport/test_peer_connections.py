@@ -1,4 +1,4 @@
-"""Which relayed connections are begun anew, on a clock that is set by hand."""
+"""Reconnection, logging and timing of peer connections, on a manual clock."""
 
 import asyncio
 import logging
@@ -33,19 +33,19 @@ RELAYED = ("/ip4/11.7.0.2/tcp/4001/p2p/rita/p2p-circuit/p2p/ben",)
 DIRECT = ("/ip4/11.7.0.7/tcp/4001/p2p/ben",)
 
 
-def test_a_connection_that_has_lasted_through_a_relay_is_begun_anew_once() -> None:
+def test_settled_relayed_connection_is_retried_once_per_interval() -> None:
     clock = SteppedClock(0.0)
     shortcuts, direct, broken = Shortcuts(clock), Shortcuts(clock), Shortcuts(clock)
     assert shortcuts.due("anna", {"ben": RELAYED}) == broken.due("anna", {"ben": RELAYED}) == ""
     clock.move_to(SETTLED_SECONDS - 1)
     assert broken.due("anna", {}) == broken.due("anna", {"ben": RELAYED}) == ""
     clock.move_to(SETTLED_SECONDS)
-    assert broken.due("anna", {"ben": RELAYED}) == "", "it has to last from then on"
+    assert broken.due("anna", {"ben": RELAYED}) == "", "the connection must settle again"
     assert shortcuts.due("anna", {"ben": RELAYED}) == "ben"
     assert shortcuts.due("anna", {}) == ""
     for now in (SETTLED_SECONDS + 1, 3 * SETTLED_SECONDS, AGAIN_SECONDS):
         clock.move_to(now)
-        assert shortcuts.due("anna", {"ben": RELAYED}) == "", "it stayed relayed"
+        assert shortcuts.due("anna", {"ben": RELAYED}) == "", "the next retry is not due yet"
         assert direct.due("anna", {"ben": (*DIRECT, *RELAYED)}) == ""
     clock.move_to(SETTLED_SECONDS + AGAIN_SECONDS)
     assert shortcuts.due("anna", {"ben": RELAYED}) == "ben"
@@ -53,18 +53,18 @@ def test_a_connection_that_has_lasted_through_a_relay_is_begun_anew_once() -> No
 
 
 @given(st.sets(st.text("abc", min_size=1, max_size=3), min_size=2, max_size=8))
-def test_of_two_ends_one_alone_begins_and_one_peer_at_a_time(peers: set[str]) -> None:
+def test_only_one_end_reconnects_and_one_peer_at_a_time(peers: set[str]) -> None:
     clock = SteppedClock(0.0)
     ends = {peer: Shortcuts(clock) for peer in peers}
-    hung_up: list[frozenset[str]] = []
+    dropped: list[frozenset[str]] = []
     for second in range(int(SETTLED_SECONDS) + len(peers)):
         clock.move_to(second)
         for own, shortcuts in ends.items():
             connected = dict.fromkeys(peers - {own}, RELAYED)
             if peer := shortcuts.due(own, connected):
-                hung_up.append(frozenset({own, peer}))
+                dropped.append(frozenset({own, peer}))
     pairs = {frozenset({a, b}) for a in peers for b in peers if a != b}
-    assert sorted(map(sorted, hung_up)) == sorted(map(sorted, pairs))
+    assert sorted(map(sorted, dropped)) == sorted(map(sorted, pairs))
 
 
 GONE = PeerUnreachable("no peer answers")
@@ -75,7 +75,7 @@ def _all_levels(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 
 
-def test_an_address_that_fails_is_told_once_and_once_more_when_it_answers(caplog):
+def test_failing_address_is_logged_once_and_again_when_it_answers(caplog):
     log = DialLog()
     for _ in range(3):
         log.failed("here", GONE, reached=False)
@@ -88,10 +88,10 @@ def test_an_address_that_fails_is_told_once_and_once_more_when_it_answers(caplog
     log.failed("over", ClockSkew("4 s apart"), reached=False)
     log.failed("there", ClockSkew("4 s apart"), reached=True)
     levels = [each.levelno for each in caplog.records[2:]]
-    assert levels == [logging.INFO, logging.WARNING], "a warning where others agree with this one"
+    assert levels == [logging.INFO, logging.WARNING], "a skew is a warning if other peers answered"
 
 
-def test_flo_makes_up_addresses_and_few_are_remembered(caplog, monkeypatch):
+def test_dial_log_remembers_few_addresses(caplog, monkeypatch):
     monkeypatch.setattr("swarm.transport.peer_connections.REMEMBERED", 4)
     log = DialLog()
     for number in (*range(5), 0):
@@ -123,11 +123,11 @@ REASONS = {
 
 
 @pytest.mark.parametrize(("error", "reason"), REASONS.items())
-def test_a_failed_dial_has_a_reason_in_one_line(error, reason):
+def test_failed_dial_gets_a_one_line_reason(error, reason):
     assert DialReasons().of(HOME, error) == reason
 
 
-def test_while_the_daemon_pauses_the_reason_is_that_of_its_last_attempt() -> None:
+def test_backoff_reports_the_reason_from_the_last_attempt() -> None:
     reasons = DialReasons()
     reasons.of(HOME, REFUSED)
     assert reasons.of(HOME, PAUSED) == "connection refused"
@@ -140,7 +140,7 @@ NOW = 1_700_000_000.0
 
 
 class Peers:
-    """A node whose peers answer a call after some seconds, each by its own clock."""
+    """A node whose peers answer after some seconds, each by its own clock."""
 
     def __init__(self, clock: SteppedClock, takes: float, ahead: object) -> None:
         self._clock = clock
@@ -162,7 +162,7 @@ def measured(timings: Timings, node: Peers, *connected: str) -> str:
     return peer
 
 
-def test_a_call_tells_how_far_away_a_peer_that_stays_is_and_how_its_clock_goes() -> None:
+def test_ping_measures_round_trip_and_clock_offset_for_a_staying_peer() -> None:
     clock = SteppedClock(NOW)
     timings = Timings(clock, Counters())
     assert measured(timings, Peers(clock, 0.25, 2.0), "ben") == "ben"
@@ -171,28 +171,28 @@ def test_a_call_tells_how_far_away_a_peer_that_stays_is_and_how_its_clock_goes()
     timings = Timings(clock, Counters())
     assert (timings.due(["ben"]), timings.due([])) == ("ben", "")
     asyncio.run(timings.measure(Peers(clock, 0.0, 0.0), "ben"))
-    assert timings.latest == {}, "it went while it was asked"
+    assert timings.latest == {}, "a peer that left has no timing"
 
 
 @given(st.lists(st.sets(st.sampled_from("abcdef")), min_size=1, max_size=200))
-def test_each_is_measured_again_and_nobody_more_often_than_once_a_minute(connected: list[set[str]]):
+def test_each_peer_is_measured_again_once_per_minute(connected: list[set[str]]):
     clock = SteppedClock(NOW)
     timings = Timings(clock, Counters())
-    asked: dict[str, float] = {}
+    times: dict[str, float] = {}
     for second, peers in enumerate(connected):
         clock.move_to(NOW + second)
-        asked = {peer: at for peer, at in asked.items() if peer in peers}
+        times = {peer: at for peer, at in times.items() if peer in peers}
         peer = measured(timings, Peers(clock, 0.0, 0.0), *sorted(peers))
-        waiting = {each for each in peers if second - asked.get(each, -math.inf) >= EVERY_SECONDS}
+        waiting = {each for each in peers if second - times.get(each, -math.inf) >= EVERY_SECONDS}
         assert bool(peer) == bool(waiting)
         if peer:
             assert peer in waiting
-            asked[peer] = second
-        assert set(timings.latest) == set(asked)
+            times[peer] = second
+        assert set(timings.latest) == set(times)
 
 
 @pytest.mark.parametrize("ahead", [None, math.nan, math.inf, -math.inf, 1e300, -2 * NOW])
-def test_mallory_who_tells_no_time_has_no_timing_any_more(ahead: float | None) -> None:
+def test_invalid_clock_answer_removes_the_peer_timing(ahead: float | None) -> None:
     clock, counters = SteppedClock(NOW), Counters()
     timings = Timings(clock, counters)
     assert measured(timings, Peers(clock, 0.0, 1.0), "mallory", "ben") == "mallory"
@@ -204,7 +204,7 @@ def test_mallory_who_tells_no_time_has_no_timing_any_more(ahead: float | None) -
 
 @pytest.mark.processes
 @INSTALLED
-async def test_nodes_of_either_kind_measure_each_other(tmp_path: Path) -> None:
+async def test_both_backends_measure_each_others_clock(tmp_path: Path) -> None:
     kinds = (("anna", HivemindTransport), ("ben", Libp2pTransport))
     annas, bens = (
         started(SubprocessTransport(key_of(tmp_path, name), listen=LOOPBACK, over=kind))
@@ -216,5 +216,5 @@ async def test_nodes_of_either_kind_measure_each_other(tmp_path: Path) -> None:
             await until(lambda a=one, b=other: b.peer_id in a.reach().timings)
             timing = one.reach().timings[other.peer_id]
             assert isinstance(timing, Timing)
-            # One machine, one clock.
+            # Both nodes share the machine's clock.
             assert timing.round_trip > 0 and abs(timing.ahead) <= timing.round_trip / 2 + 0.01

@@ -1,4 +1,4 @@
-"""A dial-back dials the address of the peer that asks for it; that peer must prove its identity."""
+"""Dial-back uses the requester's address and requires proof of its identity."""
 
 import asyncio
 import errno
@@ -76,26 +76,26 @@ def handler(*addresses: str, clock: VirtualClock | None = None) -> DialBack:
 
 @pytest.mark.processes
 @pytest.mark.parametrize("relay", [True, False])
-async def test_a_peer_that_listens_is_told_that_it_can_be_dialled_and_by_whom_it_would_be_relayed(
+async def test_dial_back_reports_open_ports_and_whether_the_peer_relays(
     tmp_path: Path, relay: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With ``network.relay = "off"`` a daemon relays too little for a frame."""
+    """With ``network.relay = "off"`` a daemon relays too little data for a frame."""
     be_patient(monkeypatch)
     async with daemon(tmp_path, "alice") as alice, daemon(tmp_path, "ben", relay=relay) as ben:
         await alice.connect(ben.addresses()[0])
         port = port_of(alice.addresses()[0])
         closed = 1
         request = encode_dial_back_request((port, closed))
-        asked = ben.peer_id, DIAL_BACK_STREAM, request
-        answer = await alice.request(*asked, limit=128, deadline=60.0)
-        told = decode_dial_back_response(answer, (port, closed))
-        assert told == DialledBack("127.0.0.1", (port,), relays=relay)
+        args = ben.peer_id, DIAL_BACK_STREAM, request
+        answer = await alice.request(*args, limit=128, deadline=60.0)
+        result = decode_dial_back_response(answer, (port, closed))
+        assert result == DialledBack("127.0.0.1", (port,), relays=relay)
         with pytest.raises(Refused):
-            await alice.request(*asked, limit=128, deadline=60.0)
+            await alice.request(*args, limit=128, deadline=60.0)
 
 
 @pytest.mark.processes
-async def test_mallory_is_not_told_that_she_answers_where_somebody_else_does(tmp_path: Path):
+async def test_dial_back_does_not_confirm_a_port_held_by_another_peer(tmp_path: Path):
     async with daemon(tmp_path, "alice") as alice:
         port = port_of(alice.addresses()[0])
         assert await who_answers("127.0.0.1", port, 5.0) == alice.peer_id
@@ -104,21 +104,21 @@ async def test_mallory_is_not_told_that_she_answers_where_somebody_else_does(tmp
         assert decode_dial_back_response(answer, (port,)).open == ()
 
 
-async def test_mallory_has_no_address_dialled_but_the_one_that_she_is_connected_from() -> None:
+async def test_dial_back_dials_only_the_address_the_peer_connects_from() -> None:
     async with listening(b"") as (port, seen):
         await handler("/ip4/127.0.0.2/tcp/5")(ALICE, encode_dial_back_request((port,)))
-        assert not seen, "a server of somebody else was dialed"
+        assert not seen, "the node dialed a third party's server"
         await handler("/ip4/127.0.0.1/tcp/5")(ALICE, encode_dial_back_request((port,)))
         assert seen
 
 
-async def test_who_is_connected_through_a_relay_has_nothing_dialled() -> None:
-    through = f"/ip4/127.0.0.1/tcp/5/p2p/{ALICE}/p2p-circuit/p2p/{ALICE}"
+async def test_dial_back_refuses_a_relayed_peer() -> None:
+    relayed = f"/ip4/127.0.0.1/tcp/5/p2p/{ALICE}/p2p-circuit/p2p/{ALICE}"
     with pytest.raises(Refusal, match="relayed"):
-        await handler(through)(ALICE, encode_dial_back_request((5,)))
+        await handler(relayed)(ALICE, encode_dial_back_request((5,)))
 
 
-async def test_flo_is_dialled_once_in_a_while_however_often_she_asks(clock) -> None:
+async def test_dial_back_is_rate_limited_per_peer(clock) -> None:
     async with listening(b"") as (port, seen):
         flo = handler("/ip4/127.0.0.1/tcp/5", clock=clock)
         for _ in range(20):
@@ -145,13 +145,13 @@ async def test_flo_is_dialled_once_in_a_while_however_often_she_asks(clock) -> N
         b"\x13/multistream/1.0.0\n\x07/noise\n\x00\xc8" + b"\x07" * 200,
     ],
 )
-async def test_what_proves_no_peer_id_is_no_peer(answer: bytes) -> None:
+async def test_unproven_response_is_not_a_peer(answer: bytes) -> None:
     async with listening(answer) as (port, _):
         with pytest.raises(NoPeer):
             await who_answers("127.0.0.1", port, 1.0)
 
 
-async def test_why_no_peer_answers_is_said_in_words() -> None:
+async def test_failed_handshake_states_its_cause() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(NoPeer, match=f"127.0.0.1 port {port}: {os.strerror(errno.ECONNREFUSED)}$"):
@@ -180,13 +180,13 @@ def test_a_request_names_one_to_four_ports(ports: tuple[int, ...]) -> None:
         DialledBack("1" * 65, (), True),
     ],
 )
-def test_larry_cannot_answer_for_ports_that_were_not_asked_or_with_what_is_no_address(answer):
+def test_response_with_unasked_ports_or_an_invalid_address_is_refused(answer):
     with pytest.raises(ProtocolError):
         decode_dial_back_response(encode_dial_back_response(answer), (5,))
 
 
 @pytest.mark.parametrize("host", ["11.7.0.1", "2a00:77::2"])
-def test_request_and_response_read_back_as_they_were(host: str) -> None:
+def test_request_and_response_round_trip(host: str) -> None:
     ports = (1, 65535, 4001, 443)
     assert decode_dial_back_request(encode_dial_back_request(ports)) == ports
     answer = DialledBack(host, ports, relays=False)
@@ -194,40 +194,40 @@ def test_request_and_response_read_back_as_they_were(host: str) -> None:
 
 
 YES, NO = DialledBack("11.7.0.3", (4001,), True), DialledBack("11.7.0.3", (), True)
-BESIDE = DialledBack("192.168.3.2", (4001,), True)
+LOCAL = DialledBack("192.168.3.2", (4001,), True)
 BEN, CLEO = (identity(name).peer_id for name in ("ben", "cleo"))
-THROUGH = f"/ip4/11.7.0.2/tcp/4001/p2p/{BEN}/p2p-circuit/p2p/{CLEO}"
+RELAYED = f"/ip4/11.7.0.2/tcp/4001/p2p/{BEN}/p2p-circuit/p2p/{CLEO}"
 
 
-def test_one_liar_among_three_decides_nothing_nor_a_peer_on_this_side_of_the_router() -> None:
+def test_majority_decides_reachability_and_outside_peers_take_precedence() -> None:
     assert dialed([YES, YES, NO])
     assert not dialed([NO, NO, YES])
-    assert dialed([BESIDE])
-    assert not dialed([BESIDE, BESIDE, NO]), "one outside counts alone"
+    assert dialed([LOCAL])
+    assert not dialed([LOCAL, LOCAL, NO]), "one peer outside the local network decides"
 
 
-def test_what_an_address_through_a_relay_tells_is_of_the_relay() -> None:
-    links = links_of({CLEO: (THROUGH,), BEN: (THROUGH, f"/ip4/11.7.0.2/tcp/4001/p2p/{BEN}")})
+def test_relayed_address_yields_the_relays_host_and_port() -> None:
+    links = links_of({CLEO: (RELAYED,), BEN: (RELAYED, f"/ip4/11.7.0.2/tcp/4001/p2p/{BEN}")})
     assert links == {CLEO: "relayed", BEN: "direct"}
-    assert (host_of(THROUGH), port_of(THROUGH)) == ("11.7.0.2", 4001)
+    assert (host_of(RELAYED), port_of(RELAYED)) == ("11.7.0.2", 4001)
     assert (host_of("/dns4/example.org/tcp/5"), port_of("/unix/tmp/x")) == ("", 0)
     own = f"/ip4/192.168.3.2/tcp/40123/p2p/{CLEO}"
-    assert with_port_of([THROUGH, own], ["/ip4/0.0.0.0/tcp/0"]) == ("/ip4/0.0.0.0/tcp/40123",)
+    assert with_port_of([RELAYED, own], ["/ip4/0.0.0.0/tcp/0"]) == ("/ip4/0.0.0.0/tcp/40123",)
 
 
-def test_an_address_through_a_relay_is_written_as_libp2p_reads_it() -> None:
+def test_relayed_address_is_encoded_in_libp2p_format() -> None:
     def plain(of: str | bytes) -> SimpleNamespace:
-        """Stands for a multiaddress without peer ids, which the library writes itself."""
+        """Replace a multiaddress without peer ids, which the library encodes itself."""
         return SimpleNamespace(to_bytes=lambda: of if isinstance(of, bytes) else of.encode())
 
-    raw = packed(THROUGH.rpartition("/p2p/")[0], plain).to_bytes()
+    raw = packed(RELAYED.rpartition("/p2p/")[0], plain).to_bytes()
     head, tail = b"/ip4/11.7.0.2/tcp/4001", b"/p2p-circuit"
     assert raw.startswith(head + b"\xa5\x03\x26\x00\x24\x08\x01\x12\x20")
     assert raw.endswith(tail)
     assert len(raw) == len(head) + 3 + 38 + len(tail)
 
 
-def test_a_remedy_names_the_port_and_where_the_node_was_seen() -> None:
+def test_reach_reports_the_port_and_observed_address() -> None:
     reach = describe_reach("relayed", [31337], ["11.7.0.3", "11.7.0.3"], relays=2)
     seen = "no peer could dial 11.7.0.3 at TCP port 31337"
     assert reach.cause == f"{seen}; 2 of its peers relay for it"

@@ -1,4 +1,4 @@
-"""Request and answer over plain sockets: framing, refusals, slow and lying ends."""
+"""Requests and answers over plain sockets: framing, refusals, slow or lying peers."""
 
 import asyncio
 import os
@@ -40,8 +40,8 @@ def service(handler=echo, counters: Counters | None = None, places: int = 4) -> 
     return Service("echo", handler, limits, counters, PeerLimits(SystemClock(), counters))
 
 
-async def asked(server, request: bytes = b"hello", **options) -> bytes:
-    """What :func:`streams.ask` makes of a server."""
+async def ask_peer(server, request: bytes = b"hello", **options) -> bytes:
+    """Return the result of :func:`streams.ask` for a server."""
     near, far = await pair()
 
     async def serve() -> None:
@@ -65,27 +65,27 @@ def served_by(at: Service):
 
 
 @pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 100_000])
-def test_a_request_comes_back_as_its_answer(size: int) -> None:
+def test_echo_request_returns_its_bytes(size: int) -> None:
     request = os.urandom(size)
-    assert asyncio.run(asked(served_by(service()), request)) == b"flo" + request
+    assert asyncio.run(ask_peer(served_by(service()), request)) == b"flo" + request
 
 
 def test_a_request_over_the_limit_is_refused_before_it_is_read(counters) -> None:
     with pytest.raises((Refused, PeerUnreachable)):
-        asyncio.run(asked(served_by(service(counters=counters)), bytes(100_001)))
+        asyncio.run(ask_peer(served_by(service(counters=counters)), bytes(100_001)))
     assert counters.snapshot() == {"requests_refused{protocol=echo,reason=too_large}": 1.0}
 
 
-def test_a_handler_that_fails_is_a_refusal_that_frees_its_place_as_is_no_free_place() -> None:
+def test_failed_handler_frees_its_slot_and_a_full_service_refuses() -> None:
     async def fail(peer: str, request: bytes) -> bytes:
         raise RuntimeError("a bug")
 
     at = service(fail, places=1)
     for _ in range(3):
         with pytest.raises(Refused):
-            asyncio.run(asked(served_by(at)))
+            asyncio.run(ask_peer(served_by(at)))
     with pytest.raises((Refused, PeerUnreachable)):
-        asyncio.run(asked(served_by(service(places=0))))
+        asyncio.run(ask_peer(served_by(service(places=0))))
 
 
 @pytest.mark.parametrize(
@@ -95,17 +95,17 @@ def test_a_handler_that_fails_is_a_refusal_that_frees_its_place_as_is_no_free_pl
         (pack(">I", 2**32 - 1), ResponseTooLarge),
     ],
 )
-def test_an_answer_that_breaks_off_or_is_over_the_agreed_size_is_left_unread(data, error):
+def test_client_rejects_a_truncated_or_oversized_response(data, error):
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(9)
         writer.write(data)
         await writer.drain()
 
     with pytest.raises(error):
-        asyncio.run(asked(serve, limit=1000))
+        asyncio.run(ask_peer(serve, limit=1000))
 
 
-def test_mallory_drips_below_the_minimum_rate(monkeypatch) -> None:
+def test_client_aborts_a_too_slow_response(monkeypatch) -> None:
     monkeypatch.setattr(streams, "RATE_GRACE_SECONDS", 0.05)
 
     async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -113,10 +113,10 @@ def test_mallory_drips_below_the_minimum_rate(monkeypatch) -> None:
         await reader.read()
 
     with pytest.raises(TooSlow, match="5 of 1000 bytes"):
-        asyncio.run(asked(drip, minimum_rate=1e4))
+        asyncio.run(ask_peer(drip, minimum_rate=1e4))
 
 
-async def test_flo_opens_a_stream_and_never_sends_her_request(monkeypatch) -> None:
+async def test_stream_without_a_request_frees_its_slot(monkeypatch) -> None:
     monkeypatch.setattr(streams, "REQUEST_SECONDS", 0.05)
     near, far = await pair()
     at = service(places=1)
@@ -129,7 +129,7 @@ async def test_flo_opens_a_stream_and_never_sends_her_request(monkeypatch) -> No
 
 
 @pytest.mark.parametrize("hangs_up", [False, True])
-async def test_slow_sam_is_refused_for_a_while_after_a_few_missing_requests(monkeypatch, hangs_up):
+async def test_peer_is_backed_off_after_four_missing_requests(monkeypatch, hangs_up):
     monkeypatch.setattr(streams, "REQUEST_SECONDS", 60.0 if hangs_up else 0.02)
     at, outcomes = service(), []
     for _ in range(6):
@@ -148,7 +148,7 @@ async def test_slow_sam_is_refused_for_a_while_after_a_few_missing_requests(monk
     assert outcomes == [late] * 4 + ["backed_off"] * 2
 
 
-async def test_a_request_that_gives_way_is_a_refusal_and_no_fault(counters) -> None:
+async def test_preempted_request_counts_as_a_refusal(counters) -> None:
     at = service(places=4, counters=counters)
     opened = [await pair() for _ in range(3)]
     waiting = [asyncio.ensure_future(streams.serve(*far, at, "slow sam")) for _, far in opened]
@@ -164,7 +164,7 @@ async def test_a_request_that_gives_way_is_a_refusal_and_no_fault(counters) -> N
     await asyncio.gather(*waiting, return_exceptions=True)
 
 
-async def test_sid_never_begins_to_answer_and_is_given_up_long_before_the_deadline(monkeypatch):
+async def test_client_gives_up_early_if_no_response_begins(monkeypatch):
     monkeypatch.setattr(streams, "HEADER_SECONDS", 0.05)
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -173,10 +173,10 @@ async def test_sid_never_begins_to_answer_and_is_given_up_long_before_the_deadli
 
     async with asyncio.timeout(120):
         with pytest.raises(DeadlineExceeded, match="begin to answer"):
-            await asked(silent)
+            await ask_peer(silent)
 
 
-async def test_flo_never_reads_her_answer(monkeypatch) -> None:
+async def test_unread_response_times_out(monkeypatch) -> None:
     monkeypatch.setattr(streams, "RATE_GRACE_SECONDS", 0.05)
 
     async def large(peer: str, request: bytes) -> bytes:

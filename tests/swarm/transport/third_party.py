@@ -1,4 +1,4 @@
-"""Keys that claim to listen where a third party does, and what a node then dials there."""
+"""Keys that claim a third party's addresses, and the dials of a node to them."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -14,7 +14,7 @@ HOST, PORTS, KEYS = "127.0.0.2", 8, 5
 
 
 class OneMinute(SystemClock):
-    """A clock by which no minute ends."""
+    """A clock in which no minute ends."""
 
     def monotonic(self) -> float:
         return 0.0
@@ -22,7 +22,7 @@ class OneMinute(SystemClock):
 
 @asynccontextmanager
 async def third_party() -> AsyncIterator[tuple[list[int], list[int]]]:
-    """Its ports, and the source port of each connection so far."""
+    """Yield its ports, and the source port of each connection so far."""
     seen: list[int] = []
 
     async def on_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -38,7 +38,7 @@ async def third_party() -> AsyncIterator[tuple[list[int], list[int]]]:
 
 
 async def claim(kind: type, folder: Path, anna: NodeTransport, ports: list[int]) -> list[str]:
-    """Have keys claim the ports, one after the other; return their peer ids."""
+    """Let keys claim the ports, one after the other; return their peer ids."""
     keys = []
     for number in range(KEYS):
         claimed = [f"/ip4/{HOST}/tcp/{port}" for port in ports]
@@ -47,7 +47,7 @@ async def claim(kind: type, folder: Path, anna: NodeTransport, ports: list[int])
             keys.append(mallory.peer_id)
             await mallory.connect(anna.addresses()[0])
             await until(lambda: keys[-1] in anna.peers())
-            await asyncio.sleep(1.0)  # Time to say where it listens.
+            await asyncio.sleep(1.0)  # Mallory needs time to announce.
         await until(lambda: keys[-1] not in anna.peers())
     return keys
 
@@ -61,8 +61,8 @@ async def refused(anna: NodeTransport, peer: str) -> str:
 
 
 async def start_again(kind: type[NodeTransport], folder: Path, cache: Path) -> None:
-    """Have a node whose cache lacks the third party's addresses run once more, for a while."""
+    """Run a node again for a while, whose cache lacks the third party's addresses."""
     assert HOST not in (cache.read_text() if cache.exists() else "")
-    at = {"listen": LOOPBACK, "peer_cache": cache, "clock": OneMinute()}
-    async with started(kind(key_of(folder, "anna"), **at)):
+    args = {"listen": LOOPBACK, "peer_cache": cache, "clock": OneMinute()}
+    async with started(kind(key_of(folder, "anna"), **args)):
         await asyncio.sleep(3.0)

@@ -1,6 +1,6 @@
-"""A node that waits for a relay and listens at a public address alone: prints the addresses it has.
+"""Print the addresses of a node that waits for a relay at a public address.
 
-Run in a network of its own, where 8.8.4.4 is this machine's.
+Run it in its own network namespace, where 8.8.4.4 is an address of this machine.
 """
 
 import asyncio

@@ -25,10 +25,10 @@ from swarm.verification import (
     NOT_REPLAYED,
     UNKNOWN_ENV,
     Answer,
-    Asked,
-    Judged,
-    JudgeRefused,
-    Verdict,
+    Scored,
+    Scores,
+    Submission,
+    VerifierError,
     one_outcome,
 )
 
@@ -46,7 +46,7 @@ def verbatim_sources(
     return {name: replace(source, verbatim=True) for name, source in sources.items()}, closed
 
 
-class LocalJudge(Scorer):
+class LocalVerifier(Scorer):
     """Return the results of :class:`node.tasks.verifier.verifier.Verifier`, in this process.
 
     Without ``verbatim`` it reads answers as nodes do. Raises TaskSetError if the task set cannot be
@@ -58,7 +58,7 @@ class LocalJudge(Scorer):
         self._sources, self._closed = opened
         self._opened = {name: OpenEnv.of(source) for name, source in self._sources.items()}
         self._built = lru_cache(REMEMBERED)(self._build)
-        self._judged = lru_cache(REMEMBERED)(self._judge)
+        self._verified = lru_cache(REMEMBERED)(self._verify)
         self._live = LiveEpisodes()
 
     def start(self) -> tuple[str, ...]:
@@ -84,48 +84,48 @@ class LocalJudge(Scorer):
             source = self._source(move.task)
             live, final = self._live, move.final
             return await live.move(move.key, source, move.task, move.actions, final=final)
-        except JudgeRefused as refused:
+        except VerifierError as refused:
             return refused
         except TaskError as error:
-            return JudgeRefused(UNKNOWN_ENV, str(error))
+            return VerifierError(UNKNOWN_ENV, str(error))
         except (EpisodeError, NotReplayed) as error:
-            return JudgeRefused(CRASHED, str(error))
+            return VerifierError(CRASHED, str(error))
 
-    def judge(
+    def verify(
         self, task: TaskRef, texts: Sequence[Answer], *, seconds: float | None = None
-    ) -> Verdict:
+    ) -> Scores:
         """Rebuild one task and score answers to it; ``seconds`` has no effect."""
-        return self._judged(task, tuple(texts))
+        return self._verified(task, tuple(texts))
 
-    def judge_some(
-        self, asked: Sequence[Asked], *, seconds: float | None = None
-    ) -> Sequence[Judged]:
+    def verify_some(
+        self, asked: Sequence[Submission], *, seconds: float | None = None
+    ) -> Sequence[Scored]:
         """Score the first group only: more per call saves nothing here."""
         first = asked[0]
-        return one_outcome(lambda: self.judge(first.task, first.texts))
+        return one_outcome(lambda: self.verify(first.task, first.texts))
 
     def _source(self, ref: TaskRef) -> TaskSource:
         if ref.env not in self._sources:
             why = self._closed.get(ref.env, f"{ref.env!r} is not served here")
-            raise JudgeRefused(UNKNOWN_ENV, why)
+            raise VerifierError(UNKNOWN_ENV, why)
         return self._sources[ref.env]
 
-    def _judge(self, ref: TaskRef, texts: tuple[Answer, ...]) -> Verdict:
+    def _verify(self, ref: TaskRef, texts: tuple[Answer, ...]) -> Scores:
         if ref.env in self.unrepeatable:
-            raise JudgeRefused(NOT_REPLAYABLE, f"env {ref.env!r} never answers twice alike")
+            raise VerifierError(NOT_REPLAYABLE, f"env {ref.env!r} never answers twice alike")
         with kept():
             task = self._built(ref)
             try:
                 scores = score(self._sources[ref.env], task, texts)
             except NotReplayed as error:
-                raise JudgeRefused(NOT_REPLAYED, str(error)) from error
+                raise VerifierError(NOT_REPLAYED, str(error)) from error
             except (ScoringError, RecursionError) as error:
-                raise JudgeRefused(CRASHED, str(error)) from error
-        return Verdict(task.prompt, tuple(scores.rewards))
+                raise VerifierError(CRASHED, str(error)) from error
+        return Scores(task.prompt, tuple(scores.rewards))
 
     def _build(self, ref: TaskRef) -> Task:
         source = self._source(ref)
         try:
             return source.build(ref.level, ref.seed, ref.split)
         except TaskError as error:
-            raise JudgeRefused(UNKNOWN_ENV, str(error)) from error
+            raise VerifierError(UNKNOWN_ENV, str(error)) from error
