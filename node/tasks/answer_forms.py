@@ -47,6 +47,30 @@ _PAIRS = (
 )
 _MOST_WRAPPERS = 8
 
+# Parts of lines and words, with examples; see :func:`canonical`.
+_SHORT_ROOT = re.compile(r"\\sqrt\s*(\d)", re.ASCII)  # ``\sqrt2``
+_BRACES = r"\{([^{}]*)\}"
+_FRAC = "[dtc]?frac(?![a-z])"
+_GROUP = re.compile(  # ``\frac{x+1}{2}``, ``^{n-1}``, ``\sqrt{x}``
+    rf"(\d\s*|[\w)]|)(?:\\{_FRAC}\s*{_BRACES}\s*{_BRACES}"
+    rf"|([\^_]|\\(?!begin|end|{_FRAC})[a-z]+)\s*{_BRACES})",
+    re.IGNORECASE,
+)
+_ATOM = re.compile(r"[-+]?\d+(?:\.\d+)?|[^\W\d_]|\\[a-z]+", re.ASCII | re.IGNORECASE)  # ``-4``
+_TOP = re.compile(r"[-+]?(?:[^-+±=<>,()]|\([^()]*\))++")  # of a fraction: a product
+_BOTTOM = re.compile(rf"(?:{_ATOM.pattern}|\([^()]*\))(?:\^\w)?|[^\W\d_]+", re.IGNORECASE)
+_OPERATED = re.compile(r"\)\s*[-+*/^]|[-+*/^]\s*\(")
+_BEFORE_FACTOR = re.compile(  # in ``12\pi``
+    r"(?<=[\w)])\s*(?=\\(?:sqrt|pi|theta|ln|log|sin|cos|tan)(?![a-z]))"
+)
+_RAISING = re.compile(r"(?<!\s)\s+(?=[_^])")
+_QUOTED = re.compile(r"(?<![\w'])'(?=\S)")
+_PRIME = re.compile(r"(?<=[\w)'])'(?!\w)")  # if nothing is quoted
+_COLUMN = re.compile(r"(?<!\S)\|(?!\S)")  # between the columns of a table
+_BASED = re.compile(  # ``1f_16``, unlike ``CO_2``
+    r"((?=[a-f]*\d)[0-9a-f]++|[a-f]{2,}+(?=_16))_(\d{1,2})", re.ASCII | re.IGNORECASE
+)
+
 
 def form_of(answer: object) -> Form:
     """Return the form of a right answer; ``LINE`` if it is not known."""
@@ -55,13 +79,14 @@ def form_of(answer: object) -> Form:
     answer = answer.strip()
     if "\n" in answer:
         return Form.GRID
-    if patterns.WHOLE_NUMBER.fullmatch(answer):
+    in_full = answer.replace(",", "") if patterns.IN_THOUSANDS.fullmatch(answer) else answer
+    if patterns.WHOLE_NUMBER.fullmatch(in_full) or patterns.POWER_OF_TEN.fullmatch(answer):
         return Form.NUMBER
     if answer.lower() in patterns.DAYS:
         return Form.DAY
     if answer.lower() in patterns.TRUTH:
         return Form.TRUTH
-    if re.fullmatch("[A-Z]", answer):
+    if re.fullmatch(r"[A-Z]|\([A-Z]\)", answer):
         return Form.OPTION
     if re.fullmatch(r"[\w'-]+", answer):
         return Form.WORD
@@ -76,9 +101,13 @@ def equal(answer: str, right: str, form: Form) -> bool:
         return answer.strip() == right.strip()
     if not answer.strip():
         return False
+    formula = _FORMULA.search(answer + right)
+    if form in (Form.LINE, Form.WORD):
+        answer, right = canonical(answer), canonical(right)
     if form is Form.LINE:
-        answer, right = _unescaped(answer), _unescaped(right)
-        answer, right = _alike(answer, right), plain(right)
+        answer, right = _alike(answer, right), plain(right.replace("|", " ∣ "))
+    elif form is Form.WORD:
+        answer, right = _in_one_base(answer, right)
     normal = _normal(right, form)
     if _normal(answer, form) != normal or (normal == () and plain(answer) != plain(right)):
         return False
@@ -86,14 +115,57 @@ def equal(answer: str, right: str, form: Form) -> bool:
         return True
     if patterns.INTERVAL.search(right) and _kinds(answer) != _kinds(right):
         return False
-    if not _brackets(right) and not right.startswith(("[", "(")):
+    formula = formula or _OPERATED.search(answer) or _OPERATED.search(right)
+    if not (_brackets(right) or right.startswith(("[", "(")) or formula):
         return True
     return _brackets(right) == _brackets(answer)
 
 
-def _unescaped(text: str) -> str:
-    """Return a text without the LaTeX around its brackets and items."""
-    return patterns.SPACE.sub(" ", patterns.ESCAPE.sub("", text))
+def canonical(text: str) -> str:
+    """Return a line without LaTeX of layout, with LaTeX's groups of several parts in brackets.
+
+    ``\\frac{x+1}{2}`` becomes ``(x+1)/2``, ``2^{n-1}`` becomes ``2^(n-1)``.
+    """
+    text = patterns.SHORT_FRAC.sub(r"\\frac{\1}{\2}", text.translate(TYPOGRAPHY))
+    text = patterns.LAYOUT.sub(" ", _SHORT_ROOT.sub(r"\\sqrt{\1}", text))
+    for _ in range(_MOST_WRAPPERS if "{" in text else 0):
+        text = _GROUP.sub(_bracketed, text)
+    text = patterns.SPACE.sub(" ", patterns.ESCAPE.sub("", text))
+    text = _RAISING.sub("", _BEFORE_FACTOR.sub(" · ", text))
+    return text if _QUOTED.search(text) else _PRIME.sub("′", text)
+
+
+def _bracketed(group: re.Match[str]) -> str:
+    before, top, bottom, sign, inside = group.groups()
+    end = " " if group.string[group.end() : group.end() + 1].isalnum() else ""
+    if top is not None:
+        return f"{before}{before and ' · '}{_part(top, _TOP)}/{_part(bottom, _BOTTOM)}{end}"
+    if patterns.TEXT.fullmatch(sign):
+        return f"{before} {inside} "
+    if sign == "_" and inside.strip().isalpha():
+        return f"{before}_{inside.strip()}{end}"
+    return f"{before}{sign if sign in '^_' else f' {sign} '}{_part(inside, _ATOM)}{end}"
+
+
+def _part(text: str, simple: re.Pattern[str]) -> str:
+    """Return a part of a formula, in brackets unless it is ``simple`` or has them."""
+    text = text.strip()
+    bracketed = text.startswith("(") and text.endswith(")") and _closes_last(text)
+    return text if bracketed or simple.fullmatch(text) else f"({text})"
+
+
+def _in_one_base(answer: str, right: str) -> tuple[str, str]:
+    """Drop the base of a number if the other one has none: ``1f_16`` is ``1f``."""
+    digits = [_digits(plain(each)) for each in (answer, right)]
+    alike = digits.count("") != 1
+    return (answer, right) if alike else (digits[0] or answer, digits[1] or right)
+
+
+def _digits(text: str) -> str:
+    """Return the digits of a number with its base; empty for other text, such as ``d4_1``."""
+    found = _BASED.fullmatch(text)
+    base = int(found[2]) if found else 0
+    return found[1] if found and max(int(each, 36) for each in found[1]) < base else ""
 
 
 def _alike(answer: str, right: str) -> str:
@@ -103,7 +175,16 @@ def _alike(answer: str, right: str) -> str:
         answer = plain(listed(answer))
     if not patterns.ARROW.search(right):
         answer = patterns.ARROW.sub(", ", answer)
-    return answer if "=" in right else patterns.NAMED.sub("", answer)
+    if "|" not in right:
+        answer = _COLUMN.sub(", ", answer)
+    answer = answer.replace("|", " ∣ ")
+    return answer if "=" in right else unnamed(answer)
+
+
+def unnamed(text: str) -> str:
+    """Remove the names of values, except coordinates in another order: ``x = 3`` is ``3``."""
+    names = [name[0] for name in patterns.NAMED.findall(text) if name[0] in "xyz"]
+    return patterns.NAMED.sub("", text) if names == sorted(names) else text
 
 
 def listed(text: str) -> str:
@@ -154,8 +235,7 @@ def _normal(text: str, form: Form) -> object:
     if form in (Form.DAY, Form.TRUTH):
         return patterns.TRUTH.get(text.lower(), text.lower())
     if form in (Form.WORD, Form.OPTION):
-        words = (patterns.BASE.sub("", word.rstrip(".")) for word in _words(text))
-        return tuple(word.casefold() for word in words)
+        return tuple(word.rstrip(".").casefold() for word in _words(text))
     if form is Form.EXPRESSION:
         # A blank between digits counts: 3 1/2 is not 31/2.
         text = re.sub(r"\s+", " ", without_latex(text).translate(TYPOGRAPHY))
@@ -166,11 +246,21 @@ def _normal(text: str, form: Form) -> object:
     return (*_items(text), *ends)
 
 
+def scientific(text: str) -> str:
+    """Write powers of ten as Python does: ``6.02 × 10^8`` is ``6.02e8``."""
+    return patterns.POWER_OF_TEN.sub(_with_exponent, text)
+
+
+def _with_exponent(power: re.Match[str]) -> str:
+    exponent = (power[2] or power[3]).translate(patterns.RAISED)
+    return f"{power[1] or 1}e{exponent}" if re.fullmatch("[-+]?[0-9]+", exponent) else power[0]
+
+
 def number_value(text: str) -> Fraction | None:
     """Return the value of a number as a model may write it; None if ``text`` is not one."""
-    text = text.translate(TYPOGRAPHY)
     if len(text) > MOST_CHARACTERS or re.search(r"\d\s+\d", text):
         return None
+    text = scientific(text).translate(TYPOGRAPHY)
     bare = re.sub(r"(?<=\d),(?=\d{3})|\s", "", text)
     return Fraction(bare) if patterns.VALUE.fullmatch(bare) else None
 
@@ -234,7 +324,7 @@ def _agree(one: tuple[Fraction, str], other: tuple[Fraction, str], *, whole: boo
 
 def _items(text: str) -> Iterator[str | Fraction]:
     """Yield the words and numbers of a line, without brackets, quotes and commas around them."""
-    text = patterns.FRAC.sub(r"\1/\2", patterns.ARROW.sub(" → ", patterns.AND.sub(", ", text)))
+    text = patterns.ARROW.sub(" → ", patterns.AND.sub(", ", text))
     text = patterns.SIGN.sub(r" \1\2 ", text)
     for item in _words(text):
         value = number_value(item)
@@ -264,8 +354,9 @@ def grid_lines(grid: str) -> list[str]:
 
 def laid_out(answer: str, right: str) -> str:
     """Return a list or grid as the right one is laid out, if that has blanks between items."""
-    if _FORMULA.search(answer):
-        return answer  # whose brackets count
+    marks = "\n" not in right and ("′" in canonical(answer) or "|" in _COLUMN.sub("", answer))
+    if marks or _FORMULA.search(answer):
+        return answer  # whose brackets, primes or bars count
     if "\n".join(" ".join(_words(line)) for line in grid_lines(right)) != right.strip():
         return answer
     return "\n".join(" ".join(_words(line)) for line in grid_lines(answer))

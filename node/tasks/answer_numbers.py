@@ -8,17 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from node.tasks import answer_forms as forms
 from node.tasks import answer_patterns as patterns
-from node.tasks.answer_forms import (
-    MOST_CHARACTERS,
-    TYPOGRAPHY,
-    chain_value,
-    equation_sides,
-    gives_several,
-    number_value,
-    plain,
-    without_latex,
-)
 
 _BESIDE = 24  # characters before a fraction that may change it
 
@@ -31,17 +22,17 @@ def number_in(sentence: str, *, marked: bool) -> str:
         marked: whether all of it is marked as the answer, so that no second number may stand in it.
     """
     text = _typed(sentence if marked else _without_aside(sentence))
-    spoken = without_latex(patterns.MINUS.sub("-", text))
-    if number_value(spoken) is not None:
+    spoken = forms.without_latex(patterns.MINUS.sub("-", text))
+    if forms.number_value(spoken) is not None:
         return spoken.strip()
-    if gives_several(_concluded(spoken)):
+    if forms.gives_several(_concluded(spoken)):
         return ""
     if "\\" in spoken:
         spoken = re.split("[=≈]", spoken)[-1]  # a formula before it has no value here
     if _is_formula(text, spoken):
         return text.strip()
     spoken = asserted(patterns.IS.sub(" = ", _concluded(spoken)))
-    sides = equation_sides(spoken) or equation_sides(patterns.BULLET.sub("", spoken))
+    sides = forms.equation_sides(spoken) or forms.equation_sides(patterns.BULLET.sub("", spoken))
     if _leaves_a_choice(spoken) or not sides or patterns.CHANGED.search(sides[-1]):
         return ""
     side = _last_side(sides)
@@ -59,18 +50,13 @@ def _without_aside(sentence: str) -> str:
 
 def _typed(text: str) -> str:
     """Replace typographic signs, and LaTeX within numbers."""
-    text = patterns.POWER_OF_TEN.sub(_scientific, patterns.THOUSANDS.sub(",", text))
+    text = forms.scientific(patterns.THOUSANDS.sub(",", text))
     text = patterns.SCALED.sub(lambda scale: patterns.SCALES[scale[1].lower()], text)
-    text = text.translate(TYPOGRAPHY)
+    text = text.translate(forms.TYPOGRAPHY)
     text = patterns.SHORT_FRAC.sub(r"\\frac{\1}{\2}", patterns.UNEQUAL.sub("≠", text))
     for sign, instead in (("\\!", ""), ("{,}", ","), ("\\,", ""), ("\\%", "%"), (" OR ", " | ")):
         text = text.replace(sign, instead)
     return text
-
-
-def _scientific(power: re.Match[str]) -> str:
-    exponent = (power[2] or power[3]).translate(patterns.RAISED)
-    return f"{power[1] or 1}e{exponent}" if re.fullmatch("[-+]?[0-9]+", exponent) else power[0]
 
 
 def in_digits(text: str) -> str:
@@ -88,17 +74,18 @@ def _is_formula(text: str, spoken: str) -> bool:
         return True
     return (
         "\\" in text
-        and not re.search("[=≈]", without_latex(text))
+        and not re.search("[=≈]", forms.without_latex(text))
         and not re.search(r"[^\W\d_]{2}", spoken)
+        and not patterns.UNITS.search(text)
     )
 
 
 def _last_side(sides: Sequence[str]) -> str:
     """Return the last side of an equation without a tail; the number of ``42 = 6 * 7``."""
-    side, *others = map(plain, reversed(sides))
-    if number_value(side) is None and chain_value(side) is not None:
-        side = next((each for each in others if number_value(each) is not None), side)
-    bare = patterns.WITHIN.sub("", side) if len(side) <= MOST_CHARACTERS else side
+    side, *others = map(forms.plain, reversed(sides))
+    if forms.number_value(side) is None and forms.chain_value(side) is not None:
+        side = next((each for each in others if forms.number_value(each) is not None), side)
+    bare = patterns.WITHIN.sub("", side) if len(side) <= forms.MOST_CHARACTERS else side
     return bare if patterns.NUMBER.search(bare) else side
 
 
@@ -126,13 +113,13 @@ def _leaves_a_choice(text: str) -> bool:
     """Return whether a text denies its number, or offers another one."""
     if patterns.DENIAL.search(text) or patterns.OFFERED.search(text):
         return True
-    several = len({number_value(each[0]) for each in patterns.NUMBER.finditer(text)}) > 1
+    several = len({forms.number_value(each[0]) for each in patterns.NUMBER.finditer(text)}) > 1
     return several and bool(patterns.UNDECIDED.search(text))
 
 
 def _only_number(side: str, *, marked: bool, of_equation: bool) -> str:
     """Return the only number of the last side; without a mark, the first or last of several."""
-    if number_value(side) is not None:
+    if forms.number_value(side) is not None:
         return side
     behind_lead = patterns.LEAD.sub("", side)
     if patterns.FRACTION.fullmatch(behind_lead) or patterns.POWER.fullmatch(behind_lead):
@@ -143,7 +130,7 @@ def _only_number(side: str, *, marked: bool, of_equation: bool) -> str:
     numbers = [each[0] for each in found]
     if not marked and (first := patterns.SUBJECT.match(side)):
         return first[1]
-    if len({number_value(each) for each in numbers}) <= 1:
+    if len({forms.number_value(each) for each in numbers}) <= 1:
         return numbers[0] if numbers else ""
     if marked or patterns.JOINT.fullmatch(side[found[-2].end() : found[-1].start()]):
         return ""
@@ -153,10 +140,10 @@ def _only_number(side: str, *, marked: bool, of_equation: bool) -> str:
 def fraction_in(text: str) -> str:
     """Return the one fraction of the last side of a text; the side itself if it has none."""
     text = patterns.SIZES.sub("", _typed(asserted(text)))
-    text = without_latex(patterns.RATIO.sub(lambda each: f" {_ratio(each)}", text))
+    text = forms.without_latex(patterns.RATIO.sub(lambda each: f" {_ratio(each)}", text))
     text = patterns.MINUS.sub("-", re.sub(r"\s+", " ", text))
-    sides = equation_sides(text)
-    if not sides or patterns.UNDECIDED.search(text) or gives_several(text):
+    sides = forms.equation_sides(text)
+    if not sides or patterns.UNDECIDED.search(text) or forms.gives_several(text):
         return ""
     if first := patterns.SUBJECT.match(sides[0]):
         return first[1]
@@ -165,7 +152,7 @@ def fraction_in(text: str) -> str:
         return ""
     ratios = list(patterns.RATIO.finditer(side))
     if not ratios or any(_is_part(each) for each in ratios):
-        return plain(side)
+        return forms.plain(side)
     found = [_ratio(each) for each in ratios]
     alone = len(set(found)) == 1 or (len(sides) == 1 and not patterns.JOINED.search(text))
     return found[-1] if alone else ""
@@ -189,8 +176,8 @@ def arithmetic_in(text: str) -> str:
     So intermediate results do not count, nor lines that deny or leave a choice.
     """
     best, most = "", 0
-    for sentence in patterns.SENTENCE.split(without_latex(text).translate(TYPOGRAPHY)):
-        if len(sentence) > MOST_CHARACTERS or patterns.UNDECIDED.search(sentence):
+    for sentence in patterns.SENTENCE.split(forms.without_latex(text).translate(forms.TYPOGRAPHY)):
+        if len(sentence) > forms.MOST_CHARACTERS or patterns.UNDECIDED.search(sentence):
             continue
         bare = patterns.ITEM.sub("", sentence)
         written = [_balanced(found[0]) for found in patterns.EXPRESSION.finditer(bare)]

@@ -42,7 +42,8 @@ _IS_IT = r" (?:is|are) (?:the|my) (?:final |correct )?answer\b"
 _CHECKED = "".join(rf"(?<!\b{verb} the )" for verb in ("check", "checking", "verify", "verifying"))
 SAID = re.compile(
     rf"\b(?:here|below|following){_IS_IT}[^:\n]*[:\n]"
-    rf"|{_CHECKED}\banswer\b{_QUESTION}?{_BOLD_MARK}? *{_SAYS} *{_BOLD_MARK}? *:?",
+    rf"|{_CHECKED}\banswer\b{_QUESTION}?{_BOLD_MARK}? *{_SAYS} *{_BOLD_MARK}? *:?"
+    r"|答案\s*[是为]?\s*[:：]?",
     re.IGNORECASE,
 )
 """Words before an answer: ``**Answer:**``, ``answer to this is``, ``Here is my answer:``."""
@@ -72,6 +73,9 @@ _RANGES = "".join(
 )
 NEWER = re.compile(f"[{_RANGES}]")
 """A code point of Unicode 15 to 17, not of Unicode 14, as of Python 3.11: ``\U00011f51``."""
+
+FULL_WIDTH = {code + 0xFEE0: code for code in (*range(48, 58), *range(65, 91), *range(97, 123))}
+"""Digits and letters of full width, as those of ASCII."""
 
 # Lines and blocks
 BLANK_LINES = re.compile(r"\n[^\S\n]*(?:\n[^\S\n]*){8,}\n")
@@ -113,6 +117,11 @@ PROSE = re.compile(rf"(?:\b{_LETTER}{{2,}}+[.'’!?]*+\s+){{2,}}{_LETTER}{{2,}}"
 _COLON = r"(?::(?!\d)|(?<!\d):)"  # not that of a time
 LEAD = re.compile(rf"^.*(?:{_VERB}\b|{_COLON})\s*", re.IGNORECASE)
 """All up to the last verb or colon: ``The total is: 42``."""
+_RESULT = "(?:so|then|therefore|thus|hence|this gives|giving|we (?:get|have|find|obtain))"
+ONE_FORMULA = re.compile(rf"(?:{_RESULT},?\s+)?\$([^$\n]+)\$\W*", re.IGNORECASE)
+"""A formula that is a sentence: ``So $x=5$.``."""
+CONCLUSION = re.compile(rf"^{_THEREFORE}", re.IGNORECASE)
+"""The beginning of a conclusion: ``Therefore, ``."""
 OF_WHOM = re.compile(r"^(?:the|an?)\s+([\w-]+) of [\w ]+$|^\w+['’]s\s+", re.IGNORECASE)
 """Words around a relative: ``the brother of Emma``, ``Emma's brother``. The group is the word."""
 NESTED = re.compile(r"\[\s*\[[^a-z]*?\]\s*\]")
@@ -147,7 +156,7 @@ CLAUSES = re.compile(
 )
 """The beginning of a clause with a verb of its own: ``, so ``."""
 CLAUSE = re.compile(
-    rf";|,\s(?=[a-z])(?!or\b)|\.\s| {_WORDS_IN_BRACKETS}|\s(?:{_REASONS})\b", re.IGNORECASE
+    rf"(?<!\\);|,\s(?=[a-z])(?!or\b)|\.\s| {_WORDS_IN_BRACKETS}|\s(?:{_REASONS})\b", re.IGNORECASE
 )
 """The beginning of a remark behind an answer: ``42, because of it``."""
 CANDIDATE = re.compile(
@@ -205,12 +214,24 @@ _LISTED_OPTION = rf"([A-Za-z])\){_FALSE}|([A-Z]){_BEHIND_OPTION}{_FALSE}"
 OPTION = re.compile(rf"{_NAMED_OPTION}|{_BRACKETED_OPTION}|(?<![\w'(])(?:{_LISTED_OPTION})")
 """The letter of an option: ``option B``, ``(B)``, ``B)``, ``B.``"""
 
+OPTION_WITH_TEXT = re.compile(
+    r"\W*(?:(?:the )?(?:correct )?(?:option|choice|answer) (?:is )?)?\W{0,3}"
+    r"(?:\(([A-Z])\)|([A-Z])(?:[.:)]|\s[-–—]\s))\W{0,3}\s\W{0,3}(?!or\b|and\b)\w",
+    re.IGNORECASE,
+)
+"""The letter of an option, and the beginning of its text: ``(D) n``, ``B. P``."""
+OTHER_OPTION = re.compile(
+    r"\([A-Z]\)|(?<![\w'])[A-Z](?:\)|[.:]\s+\S)|\b(?:or|not|option|choice)\s+\(?(?-i:[A-Z])\b(?!\))"
+    r"|\b(?:wait|actually|instead|maybe|perhaps|sure|likely|wrong|(?:not |in)correct)\b"
+    r"|[-–—;:/,.?!]\s*(?-i:[A-Z])\W*$",
+    re.IGNORECASE,
+)
+"""Another option behind the first, or a doubt: ``(C)``, ``C) 6``, ``or B``, ``wait``."""
+
 # Numbers
 _BEFORE = r"(?<![\w.^])(?<![\^_]\{)"  # neither a word nor an exponent or index
 _SIGN = r"(?:(?<![)\]])[-+])"  # behind a bracket it is an operator
 _BASE = r"_\{?\d{1,2}\}?(?!\w)"
-BASE = re.compile(r"(?<=\w)_\{?\d{1,2}\}?$")
-"""A base behind digits: ``1f_16``."""
 _UNIT = (
     r"(?:[kcm]?m|km/h|k[mp]h|mph|ft|in|yd|[km]?g|lbs?|oz|m?[lL]"
     r"|h|hrs?|mins?|sec|ms|k?Wh?|[kM]?Hz|[kKMGT]B)"
@@ -231,6 +252,10 @@ WHOLE_NUMBER = re.compile(
     rf"[-+]?(?:0|[1-9]\d*)(?:\.\d+(?:{_EXPONENT})?|[eE][-+]\d{{1,3}})?", re.ASCII
 )
 """A right answer that is a number: ``1.5e3``, but not ``1e1``, which may be in base 16."""
+IN_THOUSANDS = re.compile(
+    r"[-+]?(?:\d\d?|\d{3}(?=(?:,\d{3})*,0))(?:,\d{3}){1,9}(?:\.\d+)?", re.ASCII
+)
+"""A right answer with commas that is not a list: ``1,234``, ``100,000``, unlike ``100,200``."""
 FRACTION = re.compile(r"[-+]?\s*\d+\s*/\s*\d+", re.ASCII)
 """A fraction: ``3 / 4``."""
 SHORT_FRAC = re.compile(r"\\[dt]?frac\s*(\d)\s*(\d)", re.ASCII)
@@ -239,7 +264,7 @@ THOUSANDS = re.compile(r"(?<=\d)(?:['’\u2009\u202f]|\\[ :;])(?=\d{3}(?!\d))", 
 r"""A separator of thousands other than a comma: ``1'234``, ``1\;234``."""
 POWER_OF_TEN = re.compile(
     rf"{_BEFORE}(?:({_DIGITS}(?:\.\d+)?)\s*(?:[×x·*]|\\(?:times|cdot))\s*)?"
-    r"10\s*(?:(?:\^|\*\*)\s*\{?([-−+]?\d{1,3})\}?|([⁻⁰¹²³⁴-⁹]{1,4}))(?!\w|\.\d|[\^}!])",
+    r"10\s*(?:(?:\^|\*\*)\s*[{(]?([-−+]?\d{1,3})[)}]?|([⁻⁰¹²³⁴-⁹]{1,4}))(?!\w|\.\d|[\^}!])",
     re.ASCII,
 )
 """A power of ten: ``10^6``, ``6.02 × 10⁸``. Groups: the factor before it, the exponent twice."""
@@ -276,7 +301,7 @@ r"""A fraction within a text: ``-\frac{3}{4}``. Groups: its sign, and two number
 _CHANGING = r"\\(?:sqrt|times|cdot|div|pm|mp|pi|ln|log|exp|sin|cos|tan)(?![a-z])"
 _LINKED = r"(?:[,;&]|\b(?:and|plus|times)\b)"
 PART_BEFORE = re.compile(
-    rf"(?:[-*+/^√]|\d(?:\s*{_LINKED})?|{_CHANGING}|\b(?:minus|negative))\s*[({{]?\s*$"
+    rf"(?:[-*+/^√]|[}}c]\s*(?={{)|\d(?:\s*{_LINKED})?|{_CHANGING}|\b(?:minus|negative))\s*[({{]?\s*$"
 )
 r"""The formula or list before a fraction that is a part of it: ``\sqrt{``, ``2 ``, ``2, ``."""
 PART_BEHIND = re.compile(
@@ -321,9 +346,9 @@ _SYMBOL = r"(?:[±√≤≥≠]|(?:(?<![\w\"'=|/-])|(?<![<\w/].)\b[a-z])[<>]|\bs
 _RAISED = r"[¹²³⁰-⁹¼½¾⅐-⅞]"
 _STRUCK = r"[\u0300-\u036f\u20d0-\u20ff]"
 _OTHER_DIGIT = r"(?![0-9])\d"  # of another script
-_UNKNOWN = r"\s*[-+*/^]\s*[a-z]\b(?!\s*\w)"  # ``42 - x``
+_UNKNOWN = r"(?:\s*[-+*/^]\s*[{(]?[a-z]|\s*(?-i:[xyz])(?![-'’]))\b(?!\s*\w)"  # ``42 - x``, ``42 x``
 CHANGED = re.compile(
-    rf"{_SYMBOL}\s*[({{]?-?{_CURRENCY}?\d|\d\s+{_SCALE}\b|{_OTHER_DIGIT}[0-9]"
+    rf"{_SYMBOL}\s*[({{]?-?{_CURRENCY}?\d|\|-\d|\d\s+{_SCALE}\b|{_OTHER_DIGIT}[0-9]"
     rf"|[0-9](?:\s*{_RAISED}|{_OTHER_DIGIT}|{_STRUCK}|\s*[πθ∞]|{_UNKNOWN})",
     re.IGNORECASE,
 )
@@ -350,19 +375,27 @@ WITHIN = re.compile(
 
 # Markup
 _COMMAND_END = "(?![a-z])"
+LAYOUT = re.compile(
+    r"\\(?:displaystyle|textstyle|[lL]arge|LARGE|[hH]uge|bf|rm)(?![a-zA-Z])|\\(?:text)?color\s*\{\w+\}"
+)
+r"""LaTeX that changes only the look of what follows: ``\displaystyle``, ``\textcolor{red}``."""
+_TEXT = r"\\(?:text(?:bf|it|rm)?|mbox|math(?:rm|bf|it|sf)|boldsymbol|bm|operatorname)(?![a-z])"
+UNITS = re.compile(rf"\d\s*{_TEXT}\s*\{{\s*[a-z]", re.IGNORECASE)
+r"""The beginning of a unit behind a number: ``42\text{ m``."""
+TEXT = re.compile(_TEXT)
+r"""A command around text or a whole formula: ``\text``."""
+_SIGN_COMMANDS = (
+    *(("times|cdot", "*"), ("div", "/"), ("neq?", "≠"), ("approx", "≈"), ("pm|mp", "±")),
+    *(("leq?", "≤"), ("geq?", "≥"), ("lt", "<"), ("gt", ">")),
+)
 LATEX = (
-    (re.compile(r"\\(?:text|mathrm|mathbf|textbf|mathit)\s*\{([^{}]*)\}"), r" \1 "),
+    (LAYOUT, " "),
+    (re.compile(rf"{_TEXT}\s*\{{([^{{}}]*)\}}(?:\^\{{?-?\d\}}?)?"), r" \1 "),
     (re.compile(r"\\[dt]?frac\s*\{(\d+)\}\s*\{(\d+)\}"), r" \1/\2 "),
-    (re.compile(rf"\\(?:times|cdot){_COMMAND_END}"), "*"),
-    (re.compile(rf"\\div{_COMMAND_END}"), "/"),
-    (re.compile(rf"\\neq?{_COMMAND_END}|\\not\s*(?:=|\\approx{_COMMAND_END})"), "≠"),
-    (re.compile(rf"\\approx{_COMMAND_END}"), "≈"),
-    (re.compile(rf"\\leq?{_COMMAND_END}"), "≤"),
-    (re.compile(rf"\\geq?{_COMMAND_END}"), "≥"),
-    (re.compile(rf"\\lt{_COMMAND_END}"), "<"),
-    (re.compile(rf"\\gt{_COMMAND_END}"), ">"),
-    (re.compile(rf"\\(?:pm|mp){_COMMAND_END}"), "±"),
-    (re.compile(rf"\^\{{?\\circ{_COMMAND_END}\}}?|\\\$"), ""),
+    (re.compile(rf"\\not\s*(?:=|\\approx{_COMMAND_END})"), "≠"),
+    *((re.compile(rf"\\(?:{names}){_COMMAND_END}"), sign) for names, sign in _SIGN_COMMANDS),
+    (re.compile(r"\^\{?\\circ\}?\s*[CF](?![a-zA-Z])"), " "),
+    (re.compile(rf"\^\{{?\\circ{_COMMAND_END}\}}?|\\(?:degree|pounds){_COMMAND_END}|\\\$"), ""),
     (re.compile(rf"\\[()\[\] ;]|\$|\\q?quad{_COMMAND_END}|\\\\"), " "),
 )
 r"""Usual LaTeX of arithmetic and units, with the text that replaces it: ``6 \times 7``."""
@@ -378,8 +411,6 @@ GRID_MARKUP = (
     (re.compile(r"\\\\|\]\s*+,?\s*+\["), "\n"),
 )
 r"""Markup around the items of a grid, with the text that replaces it: ``],\n[``, ``\\``."""
-FRAC = re.compile(r"\\[dt]?frac\{([^{}]*)\}\{([^{}]*)\}", re.IGNORECASE)
-r"""A fraction of anything: ``\frac{a}{b}``."""
 ARROW = re.compile(rf"→|⇒|⟹|[-=]>|\\(?:rightarrow|to){_COMMAND_END}")
 """An arrow: ``->``."""
 HALF_OPEN = re.compile(r"\[[^\[\]()]*\)|\([^\[\]()]*\]")
@@ -406,7 +437,7 @@ SIZES = re.compile(rf"\\(?:left|right|displaystyle){_COMMAND_END}")
 r"""LaTeX that changes only the size of what follows: ``\left``."""
 ESCAPE = re.compile(rf"\\(?:left|right){_COMMAND_END}|\\(?=[{{}}$])")
 r"""LaTeX before a bracket or a currency: ``\left``, ``\``."""
-SPACE = re.compile(r"\\[ ,:;]")
+SPACE = re.compile(r"\\[ ,:;!]|\\q?quad(?![a-z])")
 r"""LaTeX for a space: ``\ ``."""
 SIGN = re.compile(r"(?<=[\w)\]])(?:\s*([*/^=<>])\s*|(?<!\s)([-+])(?!\s))(?=[\w(\[-])")
 """An operator between items: ``x=3``."""

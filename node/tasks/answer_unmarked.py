@@ -66,10 +66,22 @@ def _without_ending(text: str, form: Form) -> str:
 
 
 def _last_line(text: str) -> str:
-    """Return the last line, or the last of the last block of code, behind its last colon."""
-    text = (patterns.FENCED.findall(text) or [text])[-1]
-    lines = [line for line in text.split("\n") if line.strip()]
-    return plain(lines[-1].rpartition(": ")[2]) if lines else ""
+    """Return the last line, or the last of the last block of code, behind its last colon.
+
+    A text or block that is JSON is returned whole.
+    """
+    text = (patterns.FENCED.findall(text) or [text])[-1].strip()
+    if in_brackets(text):
+        return text
+    line = next((each for each in reversed(text.split("\n")) if each.strip()), "")
+    ends = line.rstrip(" .*`")[-1:] in ("}", "]")
+    lead = re.split(r"[{\[]", line, maxsplit=1)[0] if ends else line
+    return plain(line[lead.rfind(": ") + 2 :] if ": " in lead else line)
+
+
+def in_brackets(text: str) -> bool:
+    """Return whether a text begins and ends like an object or list in JSON."""
+    return (text[:1], text[-1:]) in (("{", "}"), ("[", "]"))
 
 
 def _first(sentences: list[str], pattern: re.Pattern[str]) -> str:
@@ -108,7 +120,13 @@ def behind_lead(text: str) -> str:
 
 
 def option_in(text: str) -> str:
-    """Return the only letter that a text chooses; empty if it names several or denies one."""
+    """Return the only letter that a text chooses; empty if it names several or denies one.
+
+    A letter before its option's text is chosen, whatever that says: ``(D) none of these``.
+    """
+    first = patterns.OPTION_WITH_TEXT.match(text)
+    if first and not patterns.OTHER_OPTION.search(text, first.end()):
+        return str(first[1] or first[2]).upper()
     text = asserted(without_reason(patterns.REMARK.sub("", text)))
     found = {next(filter(None, each)).upper() for each in patterns.OPTION.findall(text)}
     return found.pop() if len(found) == 1 and not patterns.UNDECIDED.search(text) else ""

@@ -17,6 +17,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 
 from node.tasks import answer_patterns as patterns
+from node.tasks import answer_unmarked as unmarked
 from node.tasks.answer_forms import (
     Form,
     equal,
@@ -28,15 +29,6 @@ from node.tasks.answer_forms import (
     rivals,
 )
 from node.tasks.answer_numbers import arithmetic_in, fraction_in, in_digits, number_in
-from node.tasks.answer_unmarked import (
-    behind_lead,
-    last_block,
-    last_in,
-    may_hold,
-    name_in,
-    option_in,
-    word_in,
-)
 from protocol.manifest import Extract
 
 _MOST_MARKS = 4  # of "answer is" that are tried, the last first
@@ -66,7 +58,7 @@ def read_answer(
 
 
 def _known(text: str) -> str:
-    return patterns.NEWER.sub("\ufffd", text)
+    return patterns.NEWER.sub("\ufffd", text.translate(patterns.FULL_WIDTH))
 
 
 def _read(text: str, right: object, form: Form, extract: Extract) -> str:
@@ -104,11 +96,11 @@ def _unmarked(text: str, form: Form, extract: Extract) -> str:
     if form is Form.VERBATIM:
         return text
     if form is Form.LINE and extract == "text":
-        return plain(behind_lead(text))
+        return plain(unmarked.behind_lead(text))
     text = plain(text)
     if form is Form.NUMBER and patterns.NUMBER_NAME.fullmatch(text):
         return in_digits(text)
-    return last_in(text, form)
+    return unmarked.last_in(text, form)
 
 
 def _reads_as(answer: str, text: str, right: str, form: Form) -> bool:
@@ -146,6 +138,9 @@ def _other_readings(answer: str, text: str) -> Iterator[str]:
         return
     yield plain(patterns.LEAD.sub("", bare))
     yield plain(patterns.VERB_LEAD.sub("", bare))
+    yield plain(patterns.CONCLUSION.sub("", bare))
+    if formula := patterns.ONE_FORMULA.fullmatch(bare):
+        yield plain(formula[1])
     lines = [line for line in text.split("\n") if line.strip() and not patterns.PROSE.search(line)]
     for line in (bare, *lines[-1:]):
         if not gives_several(line):
@@ -219,7 +214,7 @@ def _tagged(text: str, form: Form) -> str | None:
         if inside:
             return _marked(inside, form)
     if closes and (before := text[: closes[0]].strip()):
-        return last_in(plain(before), form)
+        return unmarked.last_in(plain(before), form)
     return None
 
 
@@ -278,7 +273,9 @@ def _keyed(text: str, form: Form) -> str | None:
         found = json.dumps(found, ensure_ascii=False)
     if not isinstance(found, str) or not found.strip():
         return None
-    return last_in(plain(found), form) if patterns.PROSE.search(found) else _marked(found, form)
+    if patterns.PROSE.search(found):
+        return unmarked.last_in(plain(found), form)
+    return _marked(found, form)
 
 
 def _said(text: str, form: Form) -> str | None:
@@ -288,7 +285,7 @@ def _said(text: str, form: Form) -> str | None:
     after = [found.end() for found in patterns.SAID.finditer(text)]
     before = [found.start() for found in patterns.IS_IT.finditer(text)]
     if before and (not after or before[-1] > after[-1]):
-        return last_in(plain(text[: before[-1]]), form)
+        return unmarked.last_in(plain(text[: before[-1]]), form)
     rests = (text[end:].strip() for end in reversed(after[-_MOST_MARKS:]))
     return next((found for rest in rests if (found := _after(rest, form)) is not None), None)
 
@@ -296,17 +293,19 @@ def _said(text: str, form: Form) -> str | None:
 def _after(rest: str, form: Form) -> str | None:
     """Read what follows "answer is"; None if that is only a remark about the answer."""
     if rest and form is Form.GRID:
-        return last_block(rest)
+        return unmarked.last_block(rest)
+    if form is Form.LINE and unmarked.in_brackets(rest.lstrip("*\n ")):
+        return rest.lstrip("*\n ")
     bare = patterns.BARE.match(rest)
     rest = patterns.NEXT_SIDE.sub(" ", rest[bare.end() if bare else 0 :])
     line, _, behind = rest.partition("\n")
     is_lead = line.rstrip(" *").endswith((":", "=")) or patterns.STEP.match(plain(line))
     if behind.strip() and is_lead:
-        return last_in(plain(behind), form)
-    if may_hold(line, form):
+        return unmarked.last_in(plain(behind), form)
+    if unmarked.may_hold(line, form):
         return _marked(plain(line), form)
-    if patterns.PROSE.search(line) and may_hold(behind, form):
-        return last_in(plain(behind), form)
+    if patterns.PROSE.search(line) and unmarked.may_hold(behind, form):
+        return unmarked.last_in(plain(behind), form)
     return None if not line or patterns.TALK.match(line) else _marked(plain(line), form)
 
 
@@ -322,11 +321,11 @@ def _marked(content: str, form: Form) -> str:
         case Form.NUMBER:
             return number_in(_until_remark(in_digits(content)), marked=True)
         case Form.DAY | Form.TRUTH:
-            return name_in(content, form)
+            return unmarked.name_in(content, form)
         case Form.WORD:
-            return word_in(_until_remark(content))
+            return unmarked.word_in(_until_remark(content))
         case Form.OPTION:
-            return option_in(content) or content
+            return unmarked.option_in(content) or content
         case Form.FRACTION:
             return fraction_in(content)
         case Form.EXPRESSION:

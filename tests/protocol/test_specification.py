@@ -1,4 +1,4 @@
-"""``docs/protocol.md`` and the pages beside it name what the code does."""
+"""``docs/protocol.md`` and the pages beside it describe what the code does."""
 
 import ast
 import json
@@ -49,12 +49,12 @@ VECTORS = Path(__file__).parent / "vectors"
 IN_CASE = {"day": re.IGNORECASE, "truth": re.IGNORECASE}
 FORMED = (
     *(name.title() for name in (*DAYS, *TRUTH)),
-    *("0", "-3", "+21", "007", "1.50", ".5", "1e5", "2E-03", "1e5000", "1,234", "٣"),
-    *("anna", "x1", "7-5", "it's", "a_b", "B", "b", "é", "-", "the fox", "[a]", "x?"),
+    *("0", "-3", "+21", "007", "1.50", ".5", "1e5", "2E-03", "1e5000", "1,234", "1,234.5", "12,34"),
+    *("(B)", "٣", "anna", "x1", "7-5", "it's", "a_b", "B", "b", "é", "-", "the fox", "[a]", "x?"),
     *("3 * (4 + 1)", "1/2", "-3/4", "1e+5", "-3 + 4", "(1)+ 2"),
     *("3 × 4", "2 ^ 3", "1 +", "3 * 4 = 12", "1, 2"),
 )
-"""Right answers of every form on one line, and some that nearly have one."""
+"""Right answers of every one-line form, and some that almost match a form."""
 
 
 def section(title: str) -> str:
@@ -72,7 +72,7 @@ def test_clauses_are_numbered_by_section_and_in_order() -> None:
         assert clauses == [f"{number}.{n}" for n in range(1, len(clauses) + 1)]
 
 
-def test_every_clause_that_a_page_refers_to_is_there() -> None:
+def test_every_referenced_clause_exists() -> None:
     defined = set(re.findall(r"^\*\*(\d+\.\d+)\*\* ", SPECIFICATION, flags=re.MULTILINE))
     for page in (SPECIFICATION, MEMBER):
         cells = re.sub(r"`[^`]*`|```.*?```|\*\*[\d.]+\*\*", "", page, flags=re.DOTALL)
@@ -85,7 +85,7 @@ def test_the_list_of_errors_is_complete() -> None:
     assert sorted(listed) == sorted(error.code for error in ProtocolError.__subclasses__())
 
 
-def test_the_table_of_domains_is_complete_and_each_fits_its_length_byte() -> None:
+def test_domain_table_is_complete_and_lengths_fit_a_byte() -> None:
     listed = re.findall(
         r"^\| `(swarm-node/[12]/[a-z]+)` \|", section("Signatures and hashes"), flags=re.MULTILINE
     )
@@ -96,13 +96,13 @@ def test_the_table_of_domains_is_complete_and_each_fits_its_length_byte() -> Non
 
 
 def code_points(pattern: str, page: str) -> set[int]:
-    """Those that a passage lists, ranges among them."""
+    """Return the code points that a passage lists, including ranges."""
     (passage,) = re.findall(pattern, page, flags=re.DOTALL)
     ranges = re.findall(r"U\+([0-9A-F]{4,5})(?:–([0-9A-F]{4,5}))?", passage)
     return {n for a, b in ranges for n in range(int(a, 16), int(b or a, 16) + 1)}
 
 
-def test_the_letters_that_show_nothing_are_listed_to_the_last_code_point() -> None:
+def test_specification_lists_all_invisible_letters() -> None:
     listed = code_points(r"which show nothing: (.*?) It is", section("Profile"))
     printable = [code for code in range(sys.maxunicode + 1) if chr(code).isprintable()]
     assert {c for c in printable if not is_told(f"x{chr(c)}")} >= listed & {*printable}
@@ -110,7 +110,7 @@ def test_the_letters_that_show_nothing_are_listed_to_the_last_code_point() -> No
     assert {c for c in composed if not is_told(f"x{chr(c)}")} <= listed
 
 
-def test_the_white_space_that_is_stripped_is_listed_to_the_last_code_point() -> None:
+def test_rewards_page_lists_all_stripped_white_space() -> None:
     listed = code_points(r"which is (U\+0009.*?) and nothing else", REWARDS)
     assert listed == {code for code in range(sys.maxunicode + 1) if not chr(code).strip()}
     vectors = json.loads((VECTORS / "answers.json").read_text())["vectors"]
@@ -153,10 +153,10 @@ def test_the_white_space_that_is_stripped_is_listed_to_the_last_code_point() -> 
         ("Profile", [f"ASCII, 0 to {most} " for most in (MAX_MODEL, MAX_VERSION)]),
     ],
 )
-def test_the_numbers_and_names_are_those_of_the_code(title: str, words: list[str]) -> None:
+def test_specification_matches_code_constants(title: str, words: list[str]) -> None:
     for word in words:
         assert word in section(title)
-    assert (COUNTS_KEPT, SOUNDING_EPOCHS) == (3, 16), "the page writes these as words"
+    assert (COUNTS_KEPT, SOUNDING_EPOCHS) == (3, 16), "the page spells these numbers out"
 
 
 @pytest.mark.parametrize(
@@ -170,12 +170,12 @@ def test_the_numbers_and_names_are_those_of_the_code(title: str, words: list[str
         f"`limit` {FEW} if",
     ],
 )
-def test_the_recommended_values_are_those_of_the_code(words: str) -> None:
+def test_recommended_values_match_the_code(words: str) -> None:
     assert words in MEMBER
 
 
 def constants(module: ModuleType) -> list[Any]:
-    """The texts and tuples of texts that a module's source has."""
+    """Return the strings and tuples that a module's source contains."""
     source = Path(str(module.__file__)).read_text()
     nodes = [each for each in ast.walk(ast.parse(source)) if isinstance(each, ast.expr)]
     found = []
@@ -185,7 +185,7 @@ def constants(module: ModuleType) -> list[Any]:
     return [each for each in found if isinstance(each, str | tuple)]
 
 
-def test_the_patterns_of_answers_and_questions_are_those_of_the_code() -> None:
+def test_answer_and_question_patterns_match_the_code() -> None:
     blocks = re.findall(r"^```text\n(.*?)^```$", REWARDS, flags=re.DOTALL | re.MULTILINE)
     spellings, question, forms = (block.rstrip("\n") for block in blocks)
     shown = [line.split(maxsplit=1) for line in spellings.splitlines()]
@@ -206,14 +206,14 @@ def test_the_patterns_of_answers_and_questions_are_those_of_the_code() -> None:
 
 
 def example() -> tuple[str, list[tuple[str, str]]]:
-    """The text above the minimal member's example, and its lines: bytes in hex, what they are."""
+    """Return the text above the example, and its lines: hex bytes and their meaning."""
     parts = r"## Example\n\n(.*?)\n\n```text\n(.*?)\n```"
     ((text, block),) = re.findall(parts, MEMBER, flags=re.DOTALL)
     lines = [re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in block.splitlines()]
     return text, [(line[0], line[-1] if line[1:] else "") for line in lines]
 
 
-def test_the_example_is_the_vector_that_it_names() -> None:
+def test_example_matches_the_vector_it_names() -> None:
     text, lines = example()
     named, file = re.findall(r"`([^`]+)`", text)[:2]
     vectors = json.loads((VECTORS / file).read_text())["vectors"]

@@ -11,9 +11,10 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unicodedata import category
 
 from node.errors import TaskSetError
-from node.tasks.answer_forms import equation_sides, gives_several, listed, number_value
+from node.tasks import answer_forms as forms
 from node.tasks.answer_patterns import NAMED, RATIO, SHORT_FRAC
 from protocol.manifest import EnvSpec
 from swarm.common.util import counted
@@ -132,10 +133,8 @@ def _pair(line: str, where: str) -> tuple[str, str]:
     for key, text in (("prompt", prompt), ("answer", answer)):
         if not isinstance(text, str):
             raise TaskSetError(f"{where}: {key} is {text!r:.60}: write a string")
-    if not answer.strip():
-        why = "a completion without an answer would be right"
-        raise TaskSetError(f"{where}: the answer is empty, and {why}: remove the line")
-    for key, text in (("prompt", prompt), ("answer", answer)):
+        if not any(category(each)[0] not in "ZC" for each in text):
+            raise TaskSetError(f"{where}: the {key} is empty: remove the line")
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -167,6 +166,11 @@ COMPUTES = re.compile(
 _OPERATORS = re.compile(r"\\(?![dt]?frac|text|mathrm|left|right)[a-z]+|[\d})]\s*[-+*×÷^]")
 # A comma between items, which are two with ``\pm``; not that of ``1,234``, ``1{,}234``.
 _COMMA = re.compile(r"(?<!\{),(?!(?<=\d,)\d{3}(?!\d))|\\pm(?![a-z])|±")
+_RELATION = re.compile(r"[=<>≤≥≠]+|\\(?:leq?|geq?|lt|gt|neq?)(?![a-z])")
+_PARTS = re.compile(r"[,;]|=>|⇒|→|\\(?:Right|right|implies|to)(?:arrow)?(?![a-z])|\band\b|\bor\b")
+_NAME = re.compile(r"\\?[a-z]+(?:_\w|_\{\w+\})?(?:\([\w, ]*\))?", re.IGNORECASE)
+_COMMAND = re.compile(r"\\[a-z]+|(?<![a-z])e(?![a-z])", re.IGNORECASE)
+_PRIMED = re.compile(r"(?<!\w)\w++′+")
 _BRACKET_OR_NAME = re.compile(r"[(\[=]|\\\{")
 _ROOT = re.compile(r"√\s*(\d+|\w|\([^()]*\)|\{[^{}]*\})")
 _FORMS = ("x+1", "1+x"), ("2x-3y=7", "3y=2x-7"), (r"\{1,\sqrt{3}\}", r"[1,\frac{\pi}{2})")
@@ -178,8 +182,21 @@ def computes(gold: str, answer: str) -> bool:
     known = COMPUTES.findall(gold)
     if any(each not in known for each in COMPUTES.findall(answer)):
         return True
-    is_number = number_value(gold) is not None or RATIO.fullmatch(_braced(gold).strip())
-    return bool(is_number and _OPERATORS.search(_braced(equation_sides(answer)[-1])))
+    name, _, value = gold.rpartition("=")
+    value = value if _NAME.fullmatch(name.strip()) else gold
+    is_number = forms.number_value(value) is not None or RATIO.fullmatch(_braced(value).strip())
+    return bool(is_number and _OPERATORS.search(_braced(forms.equation_sides(answer)[-1])))
+
+
+def unsolved(gold: str, answer: str) -> bool:
+    """Return whether the file's answer gives a name's value, and an answer relates it to others."""
+    name, *values = map(str.strip, _RELATION.split(gold))
+    if not values or not _NAME.fullmatch(name) or _NAME.search(_COMMAND.sub("", values[-1])):
+        return False
+    parts = [_RELATION.split(part) for part in _PARTS.split(answer)]
+    related = [[side.strip() for side in sides] for sides in parts if len(sides) > 1]
+    given = (name in sides and sum(name in side for side in sides) == 1 for sides in related)
+    return bool(related) and not answer.lstrip().startswith("(") and not any(given)
 
 
 def _braced(text: str) -> str:
@@ -188,7 +205,7 @@ def _braced(text: str) -> str:
 
 def _commas(text: str) -> int:
     """Return the number of commas between the items of a list."""
-    return len(_COMMA.findall(listed(text)))
+    return len(_COMMA.findall(forms.listed(text)))
 
 
 def _in_latex(text: str) -> str:
@@ -205,19 +222,24 @@ def _equal_numbers(gold: str, answer: str) -> bool:
     gold, answer = _in_latex(gold), _in_latex(answer)
     if _WORDS.fullmatch(gold) or _NO_VALUE.search(gold) or _NO_VALUE.search(answer):
         return False
-    sides = equation_sides(answer)
-    if not sides or computes(gold, answer):
+    sides = forms.equation_sides(answer)
+    if not sides or computes(gold, answer) or unsolved(gold, answer):
+        return False
+    whole = answer if "=" in gold else sides[-1]
+    if _PRIMED.findall(forms.canonical(gold)) != _PRIMED.findall(forms.canonical(whole)):
         return False
     if not _BRACKET_OR_NAME.search(gold) and _commas(gold) not in (0, _commas(answer)):
         return False
-    values = number_value(gold), number_value(sides[-1])
+    values = forms.number_value(gold), forms.number_value(sides[-1])
     if None not in values:
         return values[0] == values[1]
     # math-verify imports sympy and ANTLR, which exact matching does not need.
     from math_verify import LatexExtractionConfig, parse, verify
 
     if "=" not in gold:
-        answer = NAMED.sub("", answer) if gives_several(answer) else sides[-1]
+        answer = forms.unnamed(answer) if forms.gives_several(answer) else sides[-1]
+        if NAMED.search(answer):
+            return False
     # Parse LaTeX only: the library's parser of plain expressions uses eval.
     how = [LatexExtractionConfig()]
     return bool(verify(parse(f"${gold}$", how), parse(f"${answer}$", how)))
