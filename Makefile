@@ -117,7 +117,7 @@ test-families: $(VENV)/installed-test
 mutants: $(VENV)/installed-test
 	$(BIN)/python -m tests.mutants
 
-# Bytes of strangers against every decoder and handler; with atheris where it installs.
+# Bytes of unknown peers against every decoder and handler; with atheris where it installs.
 FUZZ_INPUTS ?= 1000000
 fuzz: $(VENV)/installed-fuzz
 	$(BIN)/python -m tests.fuzz --inputs $(FUZZ_INPUTS)

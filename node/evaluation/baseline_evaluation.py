@@ -22,7 +22,7 @@ from swarm.verification import VerifierError
 
 SECONDS = 120.0
 COMPARED = 1  # tasks of each easiest level at both temperatures; more if that are few
-FEW = 6  # tasks compared, below which more follow in the share of the time for them
+ENOUGH = 6  # tasks at both temperatures in all, if their share of the time suffices
 TASKS = 2  # further tasks of a level, at the better temperature
 COMPLETIONS = 4  # per task
 COOLER, WARMER = 0.6, 1.0
@@ -71,8 +71,8 @@ class BaselineEvaluation:
         limit.left("generation speed")
         self._limit_cap(easiest, limit)
         in_time = self._evaluate(easiest, self._temperatures, range(COMPARED), limit)
-        done, kept = COMPARED, (1.0 - COMPARED_SHARE) * limit.seconds
-        while in_time and done * len(easiest) < FEW and limit.left(_named(easiest)) > kept:
+        done, reserved = COMPARED, (1.0 - COMPARED_SHARE) * limit.seconds
+        while in_time and done * len(easiest) < ENOUGH and limit.left(_named(easiest)) > reserved:
             in_time = self._evaluate(easiest, self._temperatures, range(done, done + 1), limit)
             done += 1
         if self._failed and not self._results:

@@ -41,7 +41,7 @@ def check_transport(network: NetworkSection) -> None:
 
 def _settings(network: NetworkSection, folder: RunFolder, counters: Counters) -> dict[str, Any]:
     return {
-        "listen": _as_before(network, folder),
+        "listen": _with_last_port(network, folder),
         "announce": network.announce_maddrs,
         "peers": network.peers,
         "relay": network.relay == "auto",
@@ -51,7 +51,7 @@ def _settings(network: NetworkSection, folder: RunFolder, counters: Counters) ->
     }
 
 
-def _as_before(network: NetworkSection, folder: RunFolder) -> tuple[str, ...]:
+def _with_last_port(network: NetworkSection, folder: RunFolder) -> tuple[str, ...]:
     """Return addresses with the last run's port instead of 0, so that peers find the node again."""
     if network.announce_maddrs or not all(each.endswith("/tcp/0") for each in network.listen):
         return network.listen

@@ -11,7 +11,7 @@ from node.config.config import Config, changed, load, set_keys, write_config
 from node.engines.registry import open_engine
 from node.errors import NodeError
 from node.evaluation.baseline import Baseline, LevelResult, measured
-from node.evaluation.baseline_evaluation import FEW, BaselineEvaluation
+from node.evaluation.baseline_evaluation import ENOUGH, BaselineEvaluation
 from node.evaluation.evaluator import Evaluation
 from node.policy.policy import Policy
 from node.tasks.curriculum import served_levels
@@ -267,7 +267,7 @@ def test_baseline_stops_at_the_time_limit():
         found = trial.run(60.0, lambda done, what: seen.append((done, what)))
         late = BaselineEvaluation(*parts, clock=lambda: float(next(now))).run(1.0)
         alone = BaselineEvaluation(*parts[:4], parts[4][:1], parts[5]).run(60.0)
-    assert {each.tasks for each in alone.compared} == {FEW}, "one family has more tasks"
+    assert {each.tasks for each in alone.compared} == {ENOUGH}, "one family has more tasks"
     families = {spec.name for spec in load_task_set("tiny")}
     assert {each.level[0] for each in found.at(1.0)} == families
     assert {each.level[0] for each in found.at(0.6)} == families
