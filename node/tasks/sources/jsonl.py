@@ -195,7 +195,8 @@ def unsolved(gold: str, answer: str) -> bool:
         return False
     parts = [_RELATION.split(part) for part in _PARTS.split(answer)]
     related = [[side.strip() for side in sides] for sides in parts if len(sides) > 1]
-    given = (name in sides and sum(name in side for side in sides) == 1 for sides in related)
+    word = re.compile(rf"(?<![a-zA-Z\\]){re.escape(name)}(?![a-zA-Z])")
+    given = (name in sides and sum(map(bool, map(word.search, sides))) == 1 for sides in related)
     return bool(related) and not answer.lstrip().startswith("(") and not any(given)
 
 
