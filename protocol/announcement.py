@@ -72,8 +72,8 @@ def reader_paths(author: bytes, epoch: int, secret: bytes) -> tuple[int, int]:
     """Return two paths, unpredictable without ``secret``; their first bits differ."""
     digest = domain_hash(READER_DOMAIN, author, _be(epoch), secret)
     first, second = _u64(digest), _u64(digest[8:])
-    half = 1 << (PATH_BITS - 1)
-    return first, (second & (half - 1)) | (~first & half)
+    high_bit = 1 << (PATH_BITS - 1)
+    return first, (second & (high_bit - 1)) | (~first & high_bit)
 
 
 def task_seed(author: bytes, epoch: int, index: int) -> int:
@@ -133,10 +133,10 @@ Opener = Callable[[bytes, bytes, Manifest], tuple[bytes, Announcement]]  # as op
 
 def offer_of(frame: bytes, batch: Batch, manifest: Manifest) -> Offer:
     """Return the offer of a frame that contains ``batch``."""
-    places = {env.name: place for place, env in enumerate(manifest.catalogue)}
+    indexes = {env.name: index for index, env in enumerate(manifest.catalogue)}
     families = 0
     for group in batch.groups:
-        families |= 1 << (places[group.env] % 64)
+        families |= 1 << (indexes[group.env] % 64)
     return Offer(
         content_id=content_id(frame),
         size=len(frame),
@@ -171,12 +171,12 @@ def _opened(data: bytes, swarm_id: bytes, manifest: Manifest) -> tuple[bytes, An
     )
     announcement = _from_wire(codec.decode(body, _LIMITS))
     if announcement.shard != shard_of(author, announcement.epoch, announcement.depth):
-        place = f"shard {announcement.shard} of depth {announcement.depth}"
-        raise WrongShard(f"{place} is not the author's in this epoch")
-    begin = announcement.epoch * manifest.epoch_seconds
+        location = f"shard {announcement.shard} of depth {announcement.depth}"
+        raise WrongShard(f"{location} is not the author's in this epoch")
+    start = announcement.epoch * manifest.epoch_seconds
     end = (announcement.epoch + 1 + LIFETIME_EPOCHS) * manifest.epoch_seconds
-    if not begin < announcement.expiry <= end:
-        raise BadLifetime(f"expiry {announcement.expiry} is not in ({begin}, {end}]")
+    if not start < announcement.expiry <= end:
+        raise BadLifetime(f"expiry {announcement.expiry} is not in ({start}, {end}]")
     for offer in announcement.offers:
         if offer.size > manifest.max_frame_bytes:
             raise TooLarge(f"frame of {offer.size} bytes, limit {manifest.max_frame_bytes}")
@@ -216,8 +216,8 @@ def check_record(
     author, announcement = opener(value, swarm_id, manifest)
     if subkey != author:
         raise WrongShard("the record stands under another author's subkey")
-    where = record_key(swarm_id, announcement.epoch, announcement.depth, announcement.shard)
-    if key != dht_key_of(where):
+    plain_key = record_key(swarm_id, announcement.epoch, announcement.depth, announcement.shard)
+    if key != dht_key_of(plain_key):
         raise WrongShard("the record stands under another key than its epoch, depth and shard give")
     if expiry != announcement.expiry:
         raise BadLifetime(f"stored until {expiry}, signed until {announcement.expiry}")
@@ -227,8 +227,8 @@ def check_record(
 
 def _to_wire(announcement: Announcement) -> dict[str, object]:
     offers = [codec.record(offer, _OFFER) for offer in announcement.offers]
-    plain = {"expiry": float(announcement.expiry), "offers": offers}
-    return codec.record(announcement, _FIELDS) | plain
+    overrides = {"expiry": float(announcement.expiry), "offers": offers}
+    return codec.record(announcement, _FIELDS) | overrides
 
 
 def _from_wire(wire: object) -> Announcement:
@@ -251,10 +251,10 @@ def _from_wire(wire: object) -> Announcement:
 
 
 def _offer(wire: object) -> Offer:
-    frame, size, groups, env_digest, informative = codec.fields(wire, _OFFER, "offer")
+    frame_id, size, groups, env_digest, informative = codec.fields(wire, _OFFER, "offer")
     count = codec.integer(groups, "groups", 1, codec.MAX_GROUPS)
     return Offer(
-        content_id=codec.blob(frame, "content_id", 32),
+        content_id=codec.blob(frame_id, "content_id", 32),
         size=codec.integer(size, "size", 1, codec.MAX_FRAME_BYTES),
         groups=count,
         env_digest=codec.blob(env_digest, "env_digest", 8),

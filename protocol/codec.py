@@ -50,8 +50,8 @@ def encode(value: object) -> bytes:
 
 def encode_array(elements: Sequence[bytes]) -> bytes:
     """Encode an array of elements that are encoded already."""
-    head: bytes = msgpack.Packer().pack_array_header(len(elements))
-    return head + b"".join(elements)
+    header: bytes = msgpack.Packer().pack_array_header(len(elements))
+    return header + b"".join(elements)
 
 
 def decode(data: bytes, limits: CodecLimits) -> object:
@@ -83,25 +83,25 @@ class _Reader:
         if self.left <= 0:
             raise TooManyItems(f"more than {self.limits.items} items")
         self.left -= 1
-        at = self.at
-        if at >= len(self.data):
-            raise Truncated(f"message ends at byte {at} where a value was due")
-        head = self.data[at]
-        self.at = at + 1
-        if head < 0x80:
-            return head
-        if head < 0x90:
-            return self.map(head & 0x0F, depth)
-        if head < 0xA0:
-            return self.array(head & 0x0F, depth)
-        if head < 0xC0:
-            return self.text(head & 0x1F)
-        if head >= 0xE0:
-            return head - 0x100
-        read = _READ[head - 0xC0]
-        if read is None:
-            raise BadEncoding(f"type byte 0x{head:02x} at byte {at} is not in the format")
-        return read(self, depth)
+        offset = self.at
+        if offset >= len(self.data):
+            raise Truncated(f"message ends at byte {offset} where a value was due")
+        type_byte = self.data[offset]
+        self.at = offset + 1
+        if type_byte < 0x80:
+            return type_byte
+        if type_byte < 0x90:
+            return self.map(type_byte & 0x0F, depth)
+        if type_byte < 0xA0:
+            return self.array(type_byte & 0x0F, depth)
+        if type_byte < 0xC0:
+            return self.text(type_byte & 0x1F)
+        if type_byte >= 0xE0:
+            return type_byte - 0x100
+        decoder = _READ[type_byte - 0xC0]
+        if decoder is None:
+            raise BadEncoding(f"type byte 0x{type_byte:02x} at byte {offset} is not in the format")
+        return decoder(self, depth)
 
     def take(self, count: int) -> bytes:
         end = self.at + count
@@ -141,26 +141,26 @@ class _Reader:
         return depth + 1
 
     def array(self, count: int, depth: int) -> list[object]:
-        inside = self.enter(count, depth)
+        child_depth = self.enter(count, depth)
         value = self.value
-        return [value(inside) for _ in range(count)]
+        return [value(child_depth) for _ in range(count)]
 
     def map(self, count: int, depth: int) -> dict[str, object]:
-        inside = self.enter(2 * count, depth)
+        child_depth = self.enter(2 * count, depth)
         result: dict[str, object] = {}
         for _ in range(count):
-            key = self.value(inside)
+            key = self.value(child_depth)
             if type(key) is not str:
                 raise BadEncoding(f"map key before byte {self.at} is not a string")
             if key in result:
                 raise DuplicateKey(f"key {key[:64]!r} twice in one map")
-            result[key] = self.value(inside)
+            result[key] = self.value(child_depth)
         return result
 
     def integer(self, width: int, *, signed: bool) -> int:
         number = int.from_bytes(self.take(width), "big", signed=signed)
-        shortest = not _fits(number, width // 2, signed) and (number < 0) == signed
-        if not shortest:
+        is_shortest = not _fits(number, width // 2, signed) and (number < 0) == signed
+        if not is_shortest:
             raise BadEncoding(f"integer {number} before byte {self.at} is not in its shortest form")
         return number
 

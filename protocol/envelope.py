@@ -93,9 +93,9 @@ _MAX_WINDOW = 8 << 20  # RFC 8878 recommends that every decoder supports windows
 def compress_body(plain: bytes, *, compress: bool) -> bytes:
     """Return the body, compressed if ``compress`` is set and the result is shorter."""
     if compress:
-        squeezed = zstandard.ZstdCompressor(level=_LEVEL).compress(plain)
-        if len(squeezed) < len(plain):
-            return _HEAD.pack(_ZSTD, len(plain)) + squeezed
+        compressed = zstandard.ZstdCompressor(level=_LEVEL).compress(plain)
+        if len(compressed) < len(plain):
+            return _HEAD.pack(_ZSTD, len(plain)) + compressed
     return _HEAD.pack(_PLAIN, len(plain)) + plain
 
 
@@ -106,28 +106,28 @@ def decompress_body(body: bytes, most: int) -> bytes:
     method, length = _HEAD.unpack_from(body)
     if length > most:
         raise TooLarge(f"plain body of {length} bytes declared, limit {most}")
-    packed = body[COMPRESSED_HEAD_BYTES:]
+    payload = body[COMPRESSED_HEAD_BYTES:]
     if method == _PLAIN:
-        if len(packed) != length:
-            raise BadCompression(f"{length} bytes declared, {len(packed)} there")
-        return packed
+        if len(payload) != length:
+            raise BadCompression(f"{length} bytes declared, {len(payload)} there")
+        return payload
     if method != _ZSTD:
         raise BadCompression(f"unknown compression method {method}")
-    return _decompress(packed, length, most)
+    return _decompress(payload, length, most)
 
 
-def _decompress(packed: bytes, length: int, most: int) -> bytes:
-    if not packed.startswith(_ZSTD_MAGIC):
+def _decompress(compressed: bytes, length: int, limit: int) -> bytes:
+    if not compressed.startswith(_ZSTD_MAGIC):
         raise BadCompression("not a zstd frame")
     try:
-        frame = zstandard.get_frame_parameters(packed)
-        if frame.content_size != length or frame.dict_id:
-            due = f"{length} bytes without dictionary"
-            raise BadCompression(f"the zstd frame does not declare {due}")
-        if frame.window_size > _MAX_WINDOW:
-            raise BadCompression(f"zstd window of {frame.window_size} bytes")
+        params = zstandard.get_frame_parameters(compressed)
+        if params.content_size != length or params.dict_id:
+            expected = f"{length} bytes without dictionary"
+            raise BadCompression(f"the zstd frame does not declare {expected}")
+        if params.window_size > _MAX_WINDOW:
+            raise BadCompression(f"zstd window of {params.window_size} bytes")
         return zstandard.ZstdDecompressor().decompress(
-            packed, max_output_size=length, allow_extra_data=False
+            compressed, max_output_size=length, allow_extra_data=False
         )
     except zstandard.ZstdError as error:
         raise BadCompression(f"zstd: {error}") from error

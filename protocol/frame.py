@@ -56,30 +56,30 @@ def seal(
     The caller checks the manifest's limits (:func:`check_batch`) and ``max_frame_bytes``.
     ``encoded`` are its groups from :meth:`EncodedGroup.decoded`; they are not decoded again.
     """
-    plain = encode_batch(batch, [each.plain for each in encoded])
-    _check_body(batch, plain, encoded)
-    body = compress_body(plain, compress=compress)
+    plain_body = encode_batch(batch, [entry.plain for entry in encoded])
+    _check_body(batch, plain_body, encoded)
+    body = compress_body(plain_body, compress=compress)
     frame = envelope.close(envelope.FRAME, swarm_id, identity, body)
     if len(frame) > MAX_FRAME_BYTES:
         raise TooLarge(f"frame of {len(frame)} bytes, limit {MAX_FRAME_BYTES}: seal fewer groups")
     return frame
 
 
-def _check_body(batch: Batch, plain: bytes, encoded: Sequence[EncodedGroup]) -> None:
+def _check_body(batch: Batch, plain_body: bytes, encoded: Sequence[EncodedGroup]) -> None:
     """Check what :func:`open_frame` will, without decoding ``encoded`` groups once more."""
     if not encoded:
-        decode_batch(plain)
+        decode_batch(plain_body)
         return
     decode_batch(encode_batch(batch, [encoded[0].plain]))
-    groups = [each.group for each in encoded]
+    groups = [entry.group for entry in encoded]
     if len({(group.epoch, group.index) for group in groups}) < len(groups):
         raise BadSchema("groups: one task of the author appears twice")
     if len(groups) > MAX_GROUPS:
         raise TooManyItems(f"groups: {len(groups)} elements, limit {MAX_GROUPS}")
     if (items := _BATCH_BYTES + sum(map(item_count, groups))) > MAX_ITEMS:
         raise TooManyItems(f"batch of {items} items, limit {MAX_ITEMS}")
-    if len(plain) > MAX_PLAIN_BYTES:
-        raise TooLarge(f"batch of {len(plain)} bytes, limit {MAX_PLAIN_BYTES}")
+    if len(plain_body) > MAX_PLAIN_BYTES:
+        raise TooLarge(f"batch of {len(plain_body)} bytes, limit {MAX_PLAIN_BYTES}")
 
 
 def open_frame(frame: bytes, swarm_id: bytes, manifest: Manifest) -> OpenFrame:
@@ -90,8 +90,8 @@ def open_frame(frame: bytes, swarm_id: bytes, manifest: Manifest) -> OpenFrame:
     """
     author, body = envelope.open_envelope(envelope.FRAME, frame, swarm_id, manifest.max_frame_bytes)
     check_author(manifest.admission, author)
-    most = PLAIN_RATIO * manifest.max_frame_bytes
-    batch = decode_batch(decompress_body(body, most), most)
+    limit = PLAIN_RATIO * manifest.max_frame_bytes
+    batch = decode_batch(decompress_body(body, limit), limit)
     check_batch(batch, manifest)
     return OpenFrame(author, content_id(frame), batch)
 
@@ -122,13 +122,13 @@ def check_group(group: Group, manifest: Manifest) -> None:
         _check_completion(completion, manifest.max_text_bytes)
 
 
-def _check_completion(completion: Completion, most: int) -> None:
+def _check_completion(completion: Completion, limit: int) -> None:
     size = sum(len(segment.text.encode()) for segment in completion.segments)
-    if size > most:
-        raise TooLarge(f"completion: {size} bytes of text, limit {most}")
+    if size > limit:
+        raise TooLarge(f"completion: {size} bytes of text, limit {limit}")
     count = sum(len(segment.tokens.ids) for segment in completion.segments if segment.tokens)
-    if count > most:
-        raise TooLarge(f"completion: {count} tokens, limit {most}")
+    if count > limit:
+        raise TooLarge(f"completion: {count} tokens, limit {limit}")
 
 
 _Size = tuple[int, int, int]  # bytes on the wire, plain bytes, items
@@ -150,20 +150,20 @@ def pack(groups: Sequence[EncodedGroup], max_frame_bytes: int, *, compress: bool
     """
     frames: list[list[EncodedGroup]] = []
     oversize: list[EncodedGroup] = []
-    room: _Size = (0, 0, 0)
-    wire = max_frame_bytes - OVERHEAD_BYTES - _BATCH_BYTES
-    whole = wire, PLAIN_RATIO * max_frame_bytes - _BATCH_BYTES, MAX_ITEMS - _BATCH_BYTES
-    compress = compress and sum(len(each.plain) for each in groups) > wire
-    for each in groups:
-        size = _measure(each, compress)
-        if not _fits(size, whole):
-            oversize.append(each)
+    remaining: _Size = (0, 0, 0)
+    wire_limit = max_frame_bytes - OVERHEAD_BYTES - _BATCH_BYTES
+    capacity = wire_limit, PLAIN_RATIO * max_frame_bytes - _BATCH_BYTES, MAX_ITEMS - _BATCH_BYTES
+    compress = compress and sum(len(group.plain) for group in groups) > wire_limit
+    for group in groups:
+        size = _measure(group, compress)
+        if not _fits(size, capacity):
+            oversize.append(group)
             continue
-        if not _fits(size, room) or len(frames[-1]) >= MAX_GROUPS:
+        if not _fits(size, remaining) or len(frames[-1]) >= MAX_GROUPS:
             frames.append([])
-            room = whole
-        frames[-1].append(each)
-        room = room[0] - size[0], room[1] - size[1], room[2] - size[2]
+            remaining = capacity
+        frames[-1].append(group)
+        remaining = remaining[0] - size[0], remaining[1] - size[1], remaining[2] - size[2]
     return Packing(tuple(map(tuple, frames)), tuple(oversize))
 
 
@@ -176,14 +176,14 @@ def without_tokens(group: Group) -> Group:
     return replace(group, completions=completions)
 
 
-def _fits(size: _Size, room: _Size) -> bool:
-    return all(part <= left for part, left in zip(size, room, strict=True))
+def _fits(size: _Size, capacity: _Size) -> bool:
+    return all(value <= limit for value, limit in zip(size, capacity, strict=True))
 
 
-def _measure(each: EncodedGroup, compress: bool) -> _Size:
-    plain = len(each.plain)
-    wire = len(zstandard.ZstdCompressor(level=3).compress(each.plain)) if compress else plain
-    return min(wire, plain), plain, item_count(each.group)
+def _measure(entry: EncodedGroup, compress: bool) -> _Size:
+    plain_size = len(entry.plain)
+    size = len(zstandard.ZstdCompressor(level=3).compress(entry.plain)) if compress else plain_size
+    return min(size, plain_size), plain_size, item_count(entry.group)
 
 
 def item_count(group: Group) -> int:

@@ -70,8 +70,8 @@ def check_admitted(rule: AdmissionRule, swarm_id: bytes, author: bytes, nonce: i
 
 def work(swarm_id: bytes, author: bytes, nonce: int) -> int:
     """Return the leading zero bits of the hash of swarm, author and nonce."""
-    hashed = domain_hash(WORK_DOMAIN, swarm_id, author, nonce.to_bytes(8, "big"))
-    return 256 - int.from_bytes(hashed, "big").bit_length()
+    digest = domain_hash(WORK_DOMAIN, swarm_id, author, nonce.to_bytes(8, "big"))
+    return 256 - int.from_bytes(digest, "big").bit_length()
 
 
 def find_nonce(rule: AdmissionRule, swarm_id: bytes, author: bytes) -> int:
@@ -142,19 +142,19 @@ class EnvSpec:
     extract: Extract  # how to extract the answer from a completion
 
     def __post_init__(self) -> None:
-        where = f"catalogue entry {short(self.name)}"
+        context = f"catalogue entry {short(self.name)}"
         if type(self.name) is not str or not _ENV_NAME.fullmatch(self.name):
-            raise BadSchema(f"{where}: name takes 1 to 64 letters, digits and _ . -")
-        codec.choice(self.source, f"{where}: source", get_args(Source))
-        codec.choice(self.extract, f"{where}: extract", get_args(Extract))
-        codec.label(self.version, f"{where}: version", 128)
+            raise BadSchema(f"{context}: name takes 1 to 64 letters, digits and _ . -")
+        codec.choice(self.source, f"{context}: source", get_args(Source))
+        codec.choice(self.extract, f"{context}: extract", get_args(Extract))
+        codec.label(self.version, f"{context}: version", 128)
         if not 1 <= len(self.levels) <= 64:
-            raise BadSchema(f"{where}: levels takes 1 to 64 settings, got {len(self.levels)}")
+            raise BadSchema(f"{context}: levels takes 1 to 64 settings, got {len(self.levels)}")
         for number, level in enumerate(self.levels):
-            _check_level(level, f"{where}: level {number}")
-        codec.text(self.template, f"{where}: template", 4096)
+            _check_level(level, f"{context}: level {number}")
+        codec.text(self.template, f"{context}: template", 4096)
         if self.template.count(QUESTION) != 1:
-            raise BadSchema(f"{where}: template must hold {QUESTION} exactly once")
+            raise BadSchema(f"{context}: template must hold {QUESTION} exactly once")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,8 +220,8 @@ def swarm_id(data: bytes) -> bytes:
     It also works for another version of the protocol, so its swarm can be named. The signature is
     not hashed, so a manifest cannot get two ids; :func:`open_manifest` verifies it.
     """
-    present = envelope.of_this_version(envelope.MANIFEST, data)
-    founder, _, body = envelope.parts(envelope.MANIFEST, present, envelope.NO_SWARM)
+    normalized = envelope.of_this_version(envelope.MANIFEST, data)
+    founder, _, body = envelope.parts(envelope.MANIFEST, normalized, envelope.NO_SWARM)
     return domain_hash(SWARM_DOMAIN, founder, body)
 
 
@@ -232,23 +232,23 @@ def canonical_json(value: object) -> str:
     )
 
 
-def _check_level(level: object, where: str) -> None:
-    text = codec.text(level, where, 4096)
+def _check_level(level: object, context: str) -> None:
+    text = codec.text(level, context, 4096)
     if _nesting(text) > MAX_NESTING:
-        raise BadSchema(f"{where}: nested deeper than {MAX_NESTING}")
+        raise BadSchema(f"{context}: nested deeper than {MAX_NESTING}")
     try:
         value = json.loads(text)
         canonical = canonical_json(value)
     except (ValueError, RecursionError) as error:
-        raise BadSchema(f"{where}: not JSON: {error}") from error
+        raise BadSchema(f"{context}: not JSON: {error}") from error
     if type(value) is not dict or canonical != text:
-        raise BadSchema(f"{where}: expected a canonical JSON object, got {short(text)}")
+        raise BadSchema(f"{context}: expected a canonical JSON object, got {short(text)}")
 
 
 def _nesting(text: str) -> int:
     depth = deepest = 0
-    for sign in _STRING.sub("", text):
-        depth += (sign in "[{") - (sign in "]}")
+    for char in _STRING.sub("", text):
+        depth += (char in "[{") - (char in "]}")
         deepest = max(deepest, depth)
     return deepest
 
@@ -257,8 +257,8 @@ def _to_wire(manifest: Manifest) -> dict[str, object]:
     catalogue = [
         codec.record(env, _ENV_FIELDS) | {"levels": list(env.levels)} for env in manifest.catalogue
     ]
-    plain = {"catalogue": catalogue, "admission": rule_to_wire(manifest.admission)}
-    return codec.record(manifest, _FIELDS) | plain
+    overrides = {"catalogue": catalogue, "admission": rule_to_wire(manifest.admission)}
+    return codec.record(manifest, _FIELDS) | overrides
 
 
 def _from_wire(wire: object, founder: bytes) -> Manifest:

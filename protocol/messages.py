@@ -105,15 +105,15 @@ def record_digest(record: bytes) -> bytes:
 
 def encode_gossip_request(request: GossipRequest) -> bytes:
     """Encode the request as canonical msgpack."""
-    known = b"".join(request.known)
-    return encode({"after": request.after, "limit": request.limit, "known": known})
+    digests = b"".join(request.known)
+    return encode({"after": request.after, "limit": request.limit, "known": digests})
 
 
 def decode_gossip_request(data: bytes) -> GossipRequest:
     """Decode what :func:`encode_gossip_request` returns."""
     after, limit, known = codec.fields(decode(data, _REQUEST_LIMITS), _REQUEST, "gossip request")
-    most = codec.integer(limit, "limit", 1, MAX_GOSSIP)
-    return GossipRequest(codec.integer(after, "after"), most, _digests(known))
+    maximum = codec.integer(limit, "limit", 1, MAX_GOSSIP)
+    return GossipRequest(codec.integer(after, "after"), maximum, _digests(known))
 
 
 def encode_gossip_response(records: list[bytes]) -> bytes:
@@ -130,11 +130,11 @@ def decode_gossip_response(data: bytes, limit: int = MAX_GOSSIP) -> list[bytes]:
     return result
 
 
-def _digests(joined: object) -> tuple[bytes, ...]:
-    if not isinstance(joined, bytes) or len(joined) % DIGEST_BYTES:
+def _digests(data: object) -> tuple[bytes, ...]:
+    if not isinstance(data, bytes) or len(data) % DIGEST_BYTES:
         raise BadSchema(f"known: expected a byte string, {DIGEST_BYTES} bytes a record")
-    starts = range(0, len(joined), DIGEST_BYTES)
-    digests = tuple(joined[start : start + DIGEST_BYTES] for start in starts)
+    starts = range(0, len(data), DIGEST_BYTES)
+    digests = tuple(data[start : start + DIGEST_BYTES] for start in starts)
     if any(a >= b for a, b in pairwise(digests)):
         raise BadSchema("known: digests are not in ascending order, or one is there twice")
     return digests
@@ -188,8 +188,8 @@ def encode_dial_back_response(answer: DialledBack) -> bytes:
 def decode_dial_back_response(data: bytes, asked: tuple[int, ...]) -> DialledBack:
     """Decode a dial-back response; its ports must be among ``asked``."""
     value = decode(data, _DIAL_BACK_RESPONSE_LIMITS)
-    host, opened, relays = codec.fields(value, _RESPONSE, "dial-back response")
-    ports = _ports(codec.items(opened, "open", MAX_PORTS), "open")
+    host, open_ports, relays = codec.fields(value, _RESPONSE, "dial-back response")
+    ports = _ports(codec.items(open_ports, "open", MAX_PORTS), "open")
     if not set(ports) <= set(asked):
         raise BadSchema(f"open: {ports} were not all asked for")
     if type(relays) is not bool:
@@ -205,5 +205,5 @@ def _host(value: object) -> str:
         raise BadSchema(f"host: expected an IP address, got {host!r}") from error
 
 
-def _ports(values: list[object], where: str) -> tuple[int, ...]:
-    return tuple(codec.integer(value, where, 1, HIGHEST_PORT) for value in values)
+def _ports(values: list[object], context: str) -> tuple[int, ...]:
+    return tuple(codec.integer(value, context, 1, HIGHEST_PORT) for value in values)

@@ -79,14 +79,14 @@ def check_shown(value: object, where: str, most: int) -> str:
     return text
 
 
-def _check_marks(text: str, where: str) -> None:
+def _check_marks(text: str, context: str) -> None:
     if text and unicodedata.category(text[0]).startswith("M"):
-        raise BadSchema(f"{where}: begins with the mark U+{ord(text[0]):04X}, on no letter")
+        raise BadSchema(f"{context}: begins with the mark U+{ord(text[0]):04X}, on no letter")
     marks = 0
     for character in text:
         marks = marks + 1 if unicodedata.category(character) in ("Mn", "Me") else 0
         if marks > MAX_MARKS:
-            raise BadSchema(f"{where}: more than {MAX_MARKS} marks on one letter")
+            raise BadSchema(f"{context}: more than {MAX_MARKS} marks on one letter")
 
 
 def sign_profile(profile: Profile, identity: Identity, swarm_id: bytes) -> bytes:
@@ -97,7 +97,7 @@ def sign_profile(profile: Profile, identity: Identity, swarm_id: bytes) -> bytes
 def open_profile(data: bytes, swarm_id: bytes) -> tuple[bytes, Profile]:
     """Return author and profile of a signed envelope, fully checked."""
     author, body = envelope.open_envelope(envelope.PROFILE, data, swarm_id, MAX_RECORD_BYTES)
-    name, line, model, version, made = codec.fields(decode(body, _LIMITS), _FIELDS, "profile")
+    name, line, model, version, created = codec.fields(decode(body, _LIMITS), _FIELDS, "profile")
     # Construction checks them all, including their types.
     texts = (cast(str, name), cast(str, line), cast(str, model), cast(str, version))
-    return author, Profile(*texts, cast(float, made))
+    return author, Profile(*texts, cast(float, created))

@@ -158,14 +158,14 @@ def tokens_from_wire(wire: object) -> Tokens:
     if type(ids) is not bytes or not ids or len(ids) % 4:
         raise BadSchema("tokens: ids takes one or more words of 4 bytes")
     count = len(ids) // 4
-    words = array(_WORD, ids)
+    token_ids = array(_WORD, ids)
     if sys.byteorder == "big":
-        words.byteswap()
-    halves = struct.unpack(f"<{count}e", codec.blob(logprobs, "tokens: logprobs", 2 * count))
+        token_ids.byteswap()
+    values = struct.unpack(f"<{count}e", codec.blob(logprobs, "tokens: logprobs", 2 * count))
     # The sum is not finite if any value is NaN or infinite.
-    if not math.isfinite(sum(halves)) or max(halves) > 0.0:
+    if not math.isfinite(sum(values)) or max(values) > 0.0:
         raise BadSchema("tokens: a log-prob is not a number in [-65504, 0]")
-    return Tokens(tuple(words), halves, _expand(versions, count))
+    return Tokens(tuple(token_ids), values, _expand(versions, count))
 
 
 def _expand(wire: object, count: int) -> tuple[int, ...]:
@@ -173,16 +173,16 @@ def _expand(wire: object, count: int) -> tuple[int, ...]:
     if len(runs) % 2:
         raise BadSchema("tokens: versions takes pairs of version and count")
     pairs: list[tuple[int, int]] = []
-    left = count
-    for at in range(0, len(runs), 2):
-        version = codec.integer(runs[at], "tokens: version")
-        length = codec.integer(runs[at + 1], "tokens: run of versions", 1, left)
+    remaining = count
+    for i in range(0, len(runs), 2):
+        version = codec.integer(runs[i], "tokens: version")
+        length = codec.integer(runs[i + 1], "tokens: run of versions", 1, remaining)
         if pairs and pairs[-1][0] == version:
             raise BadSchema("tokens: two runs of one version stand side by side")
         pairs.append((version, length))
-        left -= length
-    if left:
-        raise BadSchema(f"tokens: runs of versions leave {left} of {count} tokens out")
+        remaining -= length
+    if remaining:
+        raise BadSchema(f"tokens: runs of versions leave {remaining} of {count} tokens out")
     return tuple(version for version, length in pairs for _ in range(length))
 
 
@@ -208,8 +208,8 @@ def encode_batch(batch: Batch, groups: Sequence[bytes] = ()) -> bytes:
     wire = codec.record(batch, _BATCH)
     wire |= {"created": float(batch.created), "temperature": float(batch.temperature)}
     # The groups are the last field, so an empty array is the last byte.
-    head = codec.encode(wire | {"groups": []})[:-1]
-    return head + codec.encode_array(groups or [encode_group(group) for group in batch.groups])
+    prefix = codec.encode(wire | {"groups": []})[:-1]
+    return prefix + codec.encode_array(groups or [encode_group(group) for group in batch.groups])
 
 
 def decode_batch(plain: bytes, most: int = MAX_PLAIN_BYTES) -> Batch:
@@ -242,8 +242,8 @@ def encode_group(group: Group) -> bytes:
 
 def decode_group(plain: bytes) -> Group:
     """Decode what :func:`encode_group` returns."""
-    most = MAX_PLAIN_BYTES
-    limits = codec.CodecLimits(most, DEPTH - 2, codec.MAX_ITEMS, str_len=most, bin_len=most)
+    limit = MAX_PLAIN_BYTES
+    limits = codec.CodecLimits(limit, DEPTH - 2, codec.MAX_ITEMS, str_len=limit, bin_len=limit)
     return _group(codec.decode(plain, limits))
 
 
@@ -283,11 +283,11 @@ def _completion(wire: object) -> Completion:
 
 def _segment(wire: object) -> Segment:
     writer, text, tokens = codec.fields(wire, _SEGMENT, "segment")
-    who = Writer(codec.integer(writer, "writer", 0, 1))
-    if tokens is not None and who is not Writer.POLICY:
+    role = Writer(codec.integer(writer, "writer", 0, 1))
+    if tokens is not None and role is not Writer.POLICY:
         raise BadSchema("segment: only the policy's segments carry tokens")
     return Segment(
-        who,
+        role,
         codec.text(text, "text", MAX_PLAIN_BYTES),
         None if tokens is None else tokens_from_wire(tokens),
     )

@@ -72,9 +72,9 @@ class RefusedGroups:
     def take(self) -> list[RefusedGroup]:
         """Return what is kept, oldest first; each group is returned once."""
         with self._lock:
-            taken = list(self._kept)
+            groups = list(self._kept)
             self._kept.clear()
-        return taken
+        return groups
 
 
 @dataclass(slots=True)
@@ -94,9 +94,9 @@ class AdmissionResult:
 
     def refuse(self, reason: str, group: Group, scores: Scores | None = None) -> None:
         self.refused[reason] += 1
-        found = (scores.prompt, scores.rewards) if scores else ()
+        outcome = (scores.prompt, scores.rewards) if scores else ()
         self.shown.append(
-            RefusedGroup(self.author, without_tokens(group), reason, self.now, *found)
+            RefusedGroup(self.author, without_tokens(group), reason, self.now, *outcome)
         )
 
 
@@ -135,8 +135,8 @@ class Admission:
         self._turns = verification.ScoringQueue(self._budget)
         # A rebuilt journal may lack what was used in time slots that had begun by then.
         self._first_epoch = 0
-        if (restored := self._journal.restored_at) is not None:
-            self._first_epoch = epoch_of(restored, manifest.epoch_seconds) + AHEAD_EPOCHS + 1
+        if (restored_at := self._journal.restored_at) is not None:
+            self._first_epoch = epoch_of(restored_at, manifest.epoch_seconds) + AHEAD_EPOCHS + 1
 
     async def admit(
         self, frame: bytes, expected_author: bytes, offer: Offer | None = None
@@ -168,22 +168,22 @@ class Admission:
 
     def _check_frame(self, frame: bytes, author: bytes, offer: Offer | None) -> AdmissionResult:
         result = AdmissionResult(author, now=self._clock.time())
-        opened = self._open(frame, author, offer)
-        if isinstance(opened, str):
-            result.refused[opened] += 1
+        outcome = self._open(frame, author, offer)
+        if isinstance(outcome, str):
+            result.refused[outcome] += 1
             return result
-        result.batch = opened.batch
+        result.batch = outcome.batch
         result.proven = self._accounts.reputation(author) >= PROVEN
-        timely = []
-        for group in opened.batch.groups:
-            if untimely := self._untimely(group, result.now):
-                result.refuse(untimely, group)
+        groups = []
+        for group in outcome.batch.groups:
+            if reason := self._untimely(group, result.now):
+                result.refuse(reason, group)
             else:
-                timely.append(group)
-        if not result.proven and (surplus := len(timely) - MOST_UNPROVEN) > 0:
+                groups.append(group)
+        if not result.proven and (surplus := len(groups) - MOST_UNPROVEN) > 0:
             result.refused[verification.OVER_BUDGET] += surplus
-            del timely[MOST_UNPROVEN:]
-        for encoded in self._unseen(timely, result):
+            del groups[MOST_UNPROVEN:]
+        for encoded in self._unseen(groups, result):
             if self._alternates(encoded.group):
                 result.pending.append(encoded)
             else:
@@ -196,22 +196,22 @@ class Admission:
             result.pending = []
             return
         self._budget.begin(epoch_of(self._clock.time(), self._manifest.epoch_seconds))
-        left = self._budget.left(result.author, result.seconds, proven=result.proven)
-        if not left:
+        seconds = self._budget.left(result.author, result.seconds, proven=result.proven)
+        if not seconds:
             result.refuse(verification.OVER_BUDGET, result.pending[0].group)
             result.pending = result.pending[1:]
             return
-        outcomes = self._outcomes(result, left)
-        verified = result.pending[: len(outcomes)]
+        outcomes = self._outcomes(result, seconds)
+        claims = result.pending[: len(outcomes)]
         result.pending = result.pending[len(outcomes) :]
-        for claimed, found in zip(verified, outcomes, strict=True):
-            if isinstance(found, VerifierError):
-                result.refuse(found.reason, claimed.group)
-                result.stalls += found.reason in verification.STALLS
-            elif fault := _disagreement(claimed.group, found):
-                result.refuse(fault, claimed.group, found)
+        for claim, outcome in zip(claims, outcomes, strict=True):
+            if isinstance(outcome, VerifierError):
+                result.refuse(outcome.reason, claim.group)
+                result.stalls += outcome.reason in verification.STALLS
+            elif reason := _disagreement(claim.group, outcome):
+                result.refuse(reason, claim.group, outcome)
             else:
-                result.admitted.append(_pooled(result, claimed, found))
+                result.admitted.append(_pooled(result, claim, outcome))
 
     def _record(self, result: AdmissionResult) -> None:
         author = result.author
@@ -231,14 +231,14 @@ class Admission:
         if self._accounts.banned(author):
             return verification.BANNED
         try:
-            opened = self.opener(frame, self._swarm_id, self._manifest)
+            contents = self.opener(frame, self._swarm_id, self._manifest)
         except ProtocolError as error:
             return error.code
-        if opened.author != author:
+        if contents.author != author:
             return verification.WRONG_AUTHOR
-        if offer and offer_of(frame, opened.batch, self._manifest) != offer:
+        if offer and offer_of(frame, contents.batch, self._manifest) != offer:
             return verification.OFFER_MISMATCH
-        return opened
+        return contents
 
     def _untimely(self, group: Group, now: float) -> str | None:
         epoch = epoch_of(now, self._manifest.epoch_seconds)
@@ -246,16 +246,16 @@ class Admission:
             return verification.EPOCH_AHEAD
         if group.epoch < epoch - self._manifest.max_age_epochs:
             return verification.STALE_EPOCH
-        wait = self._first_epoch - epoch
-        if group.epoch < self._first_epoch and wait * self._manifest.epoch_seconds < CLOCK_ERROR:
+        slots = self._first_epoch - epoch
+        if group.epoch < self._first_epoch and slots * self._manifest.epoch_seconds < CLOCK_ERROR:
             return verification.BEFORE_RESTORE
         return None
 
     def _alternates(self, group: Group) -> bool:
         """Return whether policy and environment take turns; without one there is one segment."""
-        played = self._played(group)
+        interactive = self._played(group)
         return all(
-            each.alternates and (played or len(each.segments) == 1) for each in group.completions
+            c.alternates and (interactive or len(c.segments) == 1) for c in group.completions
         )
 
     def _played(self, group: Group) -> bool:
@@ -268,70 +268,70 @@ class Admission:
         Samples that are too old are forgotten, except for the ``LEAST_SEEN`` latest. Beyond
         ``MAX_SEEN`` samples the oldest time slots are forgotten, and admitted no more.
         """
-        unseen = []
+        new_groups = []
         with self._journal.transaction() as connection:
-            forgotten = forgotten_epoch(connection)
+            cutoff_epoch = forgotten_epoch(connection)
             for group in groups:
-                if group.epoch <= forgotten:
+                if group.epoch <= cutoff_epoch:
                     result.refuse(verification.STALE_EPOCH, group)
                     continue
-                draw = (result.author, group.epoch, group.index)
+                sample = (result.author, group.epoch, group.index)
                 encoded = EncodedGroup.of(group)
                 digest = sha256(encoded.plain).digest()[:16]
-                known = connection.execute(_SEEN, draw).fetchone()
-                if known is None:
-                    connection.execute("INSERT INTO seen VALUES (?, ?, ?, ?)", (*draw, digest))
-                    unseen.append(encoded)
-                elif known[0] == digest:
+                row = connection.execute(_SEEN, sample).fetchone()
+                if row is None:
+                    connection.execute("INSERT INTO seen VALUES (?, ?, ?, ?)", (*sample, digest))
+                    new_groups.append(encoded)
+                elif row[0] == digest:
                     result.refused[verification.REPLAY] += 1
                 else:
                     result.refuse(verification.EQUIVOCATION, group)
             self._forget_seen(connection, result.now)
-        return unseen
+        return new_groups
 
     def _forget_seen(self, connection: sqlite3.Connection, now: float) -> None:
-        latest = connection.execute(_SURPLUS, (LEAST_SEEN,)).fetchone()
-        oldest = min(latest[0], oldest_epoch(self._manifest, now)) if latest else 0
+        row = connection.execute(_SURPLUS, (LEAST_SEEN,)).fetchone()
+        oldest = min(row[0], oldest_epoch(self._manifest, now)) if row else 0
         for (epoch,) in connection.execute(_SURPLUS, (MAX_SEEN,)).fetchall():
             note_forgotten(connection, epoch)
             oldest = max(oldest, epoch + 1)
         connection.execute("DELETE FROM seen WHERE epoch<?", (oldest,))
 
-    def _outcomes(self, result: AdmissionResult, left: float) -> Sequence[verification.Scored]:
-        author, began = result.author, self._timer()
-        asked = [
+    def _outcomes(self, result: AdmissionResult, limit: float) -> Sequence[verification.Scored]:
+        author, start = result.author, self._timer()
+        requests = [
             verification.Submission(
                 TaskRef.shared(author, group.env, group.level, group.epoch, group.index),
                 [
-                    verification.answer_of(each, played=self._played(group))
-                    for each in group.completions
+                    verification.answer_of(completion, played=self._played(group))
+                    for completion in group.completions
                 ],
             )
             for group in (encoded.group for encoded in result.pending[:MOST_ASKED])
         ]
-        built = self._timer() - began
+        build_time = self._timer() - start
         try:
-            outcomes = self._verifier.verify_some(asked, seconds=left)
+            outcomes = self._verifier.verify_some(requests, seconds=limit)
         except Exception:
             # A bug in this node's verifier must not lose the other groups.
-            log.exception("the verifier failed on a group of %s", asked[0].task.env)
+            log.exception("the verifier failed on a group of %s", requests[0].task.env)
             outcomes = [VerifierError(verification.VERIFIER_FAILED)]
         # The author pays for decoding or scoring, whichever took longer. Elapsed time may include
         # the start of a worker, so it counts only if the verifier did not measure every group.
-        measured = [found.seconds for found in outcomes if found.seconds is not None]
-        whole = len(measured) == len(outcomes)
-        seconds = max(built, sum(measured)) if whole else self._timer() - began
+        durations = [outcome.seconds for outcome in outcomes if outcome.seconds is not None]
+        complete = len(durations) == len(outcomes)
+        seconds = max(build_time, sum(durations)) if complete else self._timer() - start
         result.seconds += seconds
         self._budget.charge(author, seconds, proven=result.proven)
         return outcomes
 
 
-def _pooled(result: AdmissionResult, claimed: EncodedGroup, scores: Scores) -> PooledGroup:
+def _pooled(result: AdmissionResult, claim: EncodedGroup, scores: Scores) -> PooledGroup:
     assert result.batch, "its groups come from an opened frame"
     return PooledGroup(
         author=result.author,
-        encoded=claimed.plain,
-        group=rewarded(claimed.group, scores.rewards),
+        encoded=claim.plain,
+        group=rewarded(claim.group, scores.rewards),
         prompt=scores.prompt,
         encoding=result.batch.encoding,
         policy_step=result.batch.policy_step,
@@ -346,13 +346,13 @@ def _disagreement(group: Group, scores: Scores) -> str | None:
         return verification.BAD_RESULT
     # A claim of NaN agrees with nothing.
     claims = enumerate(zip(group.rewards, own, strict=True))
-    wrong = {n for n, (claim, own) in claims if not abs(claim - own) <= REWARD_TOLERANCE}
-    if not wrong:
+    mismatches = {n for n, (claim, own) in claims if not abs(claim - own) <= REWARD_TOLERANCE}
+    if not mismatches:
         return None
     # A faster machine may score in time what this one does not.
-    if wrong.issubset(scores.over):
+    if mismatches.issubset(scores.over):
         return verification.CPU_LIMIT
-    first = min(wrong)
-    shown = f"{group.rewards[first]:g} instead of {own[first]:g}"
-    log.info("a wrong reward of %s level %d: %s", group.env, group.level, shown)
+    first = min(mismatches)
+    detail = f"{group.rewards[first]:g} instead of {own[first]:g}"
+    log.info("a wrong reward of %s level %d: %s", group.env, group.level, detail)
     return verification.REWARD_MISMATCH

@@ -132,12 +132,12 @@ class Register:
 
     def of_present(self, key: str, now: float) -> tuple[Author | None, bool]:
         """Return a present author and whether it is new; None if there is no place."""
-        if (known := self._authors.get(key)) is not None:
-            return known, False
+        if (author := self._authors.get(key)) is not None:
+            return author, False
         if len(self._authors) >= MAX_AUTHORS:
             if self._replaceable is None:
-                able = [k for k, a in self._authors.items() if not (a.present or a.verified)]
-                self._replaceable = sorted(able, key=lambda k: -self._authors[k].last)
+                candidates = [k for k, a in self._authors.items() if not (a.present or a.verified)]
+                self._replaceable = sorted(candidates, key=lambda k: -self._authors[k].last)
             if not self._replaceable:
                 return None, False
             del self._authors[self._replaceable.pop()]
@@ -145,8 +145,8 @@ class Register:
 
     def of_verified(self, key: str, now: float) -> tuple[Author, bool]:
         """Return an author with a verified group, and whether it is new."""
-        if (known := self._authors.get(key)) is not None:
-            return known, False
+        if (author := self._authors.get(key)) is not None:
+            return author, False
         if len(self._authors) >= MAX_AUTHORS:
             del self._authors[min(self._authors, key=self._rank)]
             self._replaceable = None
@@ -239,12 +239,12 @@ def _span(bucket: Bucket, now: int) -> tuple[int, int]:
 
 def columns(buckets: Sequence[Bucket]) -> dict[str, Column]:
     """Return the buckets as columns of equal length; None without a look."""
-    found: dict[str, Column] = {
+    table: dict[str, Column] = {
         name: [getattr(bucket, name) for bucket in buckets] for name in ("seconds", *COUNTED)
     }
-    found["time"] = [bucket.start for bucket in buckets]
-    found["nodes"] = [b.nodes / b.looks if b.looks else None for b in buckets]
-    return found
+    table["time"] = [bucket.start for bucket in buckets]
+    table["nodes"] = [b.nodes / b.looks if b.looks else None for b in buckets]
+    return table
 
 
 def rewards(buckets: Sequence[Bucket]) -> dict[str, list[float | None]]:
@@ -286,25 +286,25 @@ class RecentRewards:
         sums = self.hours.setdefault(int(now // HOUR), {})
         authors = sums.setdefault(env, {}).setdefault(level, {})
         if author not in authors:
-            size = sum(len(each) for levels in sums.values() for each in levels.values())
+            size = sum(len(means) for levels in sums.values() for means in levels.values())
             author = OTHERS if size >= MAX_PER_HOUR else author
         authors.setdefault(author, Mean()).add(Mean(1, reward))
 
     def forget(self, now: float) -> None:
         """Drop all hours outside the last day, including future ones."""
         hour = int(now // HOUR)
-        self.hours = {at: sums for at, sums in self.hours.items() if hour - HOURS < at <= hour}
+        self.hours = {key: sums for key, sums in self.hours.items() if hour - HOURS < key <= hour}
 
     def estimates(self) -> list[RewardEstimate]:
         """Return the estimate of each family and level, in order."""
-        day: dict[tuple[str, int], dict[str, Mean]] = {}
+        by_level: dict[tuple[str, int], dict[str, Mean]] = {}
         for sums in self.hours.values():
             for env, levels in sums.items():
                 for level, authors in levels.items():
-                    means = day.setdefault((env, level), {})
+                    means = by_level.setdefault((env, level), {})
                     for author, mean in authors.items():
                         means.setdefault(author, Mean()).add(mean)
-        return [_estimate(*level, day[level].values()) for level in sorted(day)]
+        return [_estimate(*level, by_level[level].values()) for level in sorted(by_level)]
 
 
 def _estimate(env: str, level: int, authors: Collection[Mean]) -> RewardEstimate:
@@ -315,8 +315,8 @@ def _estimate(env: str, level: int, authors: Collection[Mean]) -> RewardEstimate
     if count < 2:
         return RewardEstimate(env, level, groups, reward, None, None)
     squares = sum((mean.total - mean.groups * reward) ** 2 for mean in authors)
-    half = math.sqrt(squares * count / (count - 1)) / groups * t95(count - 1)
-    low, high = max(0.0, reward - half), min(1.0, reward + half)
+    margin = math.sqrt(squares * count / (count - 1)) / groups * t95(count - 1)
+    low, high = max(0.0, reward - margin), min(1.0, reward + margin)
     return RewardEstimate(env, level, groups, reward, low, high)
 
 
@@ -385,22 +385,22 @@ class Census:
     ) -> None:
         """Count the state, and groups verified and rejected since the last look."""
         now = self._clock.time()
-        there = {p.author.hex(): p for p in status.peers if p.author and p.policy_step is not None}
-        news, before = bucket_at(now), set(self.state.present)
-        news.looks, news.nodes = 1, len(there)
-        late = self._clock.monotonic() >= self._awaited_until
-        self._awaited = set() if late else self._awaited - there.keys()
-        known = self._awaited | there.keys()
-        news.joined, news.left = len(there.keys() - before), len(before - known)
-        self.state.present = sorted(known)
-        self._register.begin(set(there))
-        news.offered = sum(self._meet(key, peer, now) for key, peer in there.items())
-        self._verify(arrived, news, now)
-        self._refuse(refused or {}, news)
-        news.checked = news.verified + news.refused
-        record(self.state.buckets, news)
+        peers = {p.author.hex(): p for p in status.peers if p.author and p.policy_step is not None}
+        bucket, previous = bucket_at(now), set(self.state.present)
+        bucket.looks, bucket.nodes = 1, len(peers)
+        expired = self._clock.monotonic() >= self._awaited_until
+        self._awaited = set() if expired else self._awaited - peers.keys()
+        present = self._awaited | peers.keys()
+        bucket.joined, bucket.left = len(peers.keys() - previous), len(previous - present)
+        self.state.present = sorted(present)
+        self._register.begin(set(peers))
+        bucket.offered = sum(self._meet(key, peer, now) for key, peer in peers.items())
+        self._verify(arrived, bucket, now)
+        self._refuse(refused or {}, bucket)
+        bucket.checked = bucket.verified + bucket.refused
+        record(self.state.buckets, bucket)
         self.state.lately.forget(now)
-        self.now = self._present(there, status.estimated)
+        self.now = self._present(peers, status.estimated)
 
     @property
     def present(self) -> list[str]:
@@ -414,36 +414,36 @@ class Census:
         self.state.total.offered += groups
         return groups
 
-    def _verify(self, arrived: Iterable[Candidate], news: Bucket, now: float) -> None:
-        for group in arrived:
+    def _verify(self, groups: Iterable[Candidate], bucket: Bucket, now: float) -> None:
+        for group in groups:
             key, reward = group.key.author.hex(), fmean(group.rewards)
             author, new = self._register.of_verified(key, now)
             author.verify(group.env, reward, now)
             self.state.total.authors += new
             self.state.total.verified += 1
             self.state.lately.add(now, group.env, group.level, key, reward)
-            news.verified += 1
-            news.rewards.setdefault(group.env, Mean()).add(Mean(1, reward))
+            bucket.verified += 1
+            bucket.rewards.setdefault(group.env, Mean()).add(Mean(1, reward))
 
-    def _refuse(self, refused: Mapping[tuple[bytes, str], int], news: Bucket) -> None:
-        for (key, reason), n in refused.items():
+    def _refuse(self, refusals: Mapping[tuple[bytes, str], int], bucket: Bucket) -> None:
+        for (key, reason), n in refusals.items():
             if (author := self.state.authors.get(key.hex())) is not None:
                 author.refused[reason] += n
             self.state.total.refused[reason] += n
-            news.refused += n
+            bucket.refused += n
 
-    def _present(self, there: Mapping[str, PeerInfo], estimated: int | None) -> Present:
-        connected = [peer for peer in there.values() if peer.connected]
+    def _present(self, peers: Mapping[str, PeerInfo], estimated: int | None) -> Present:
+        connected = [peer for peer in peers.values() if peer.connected]
         return Present(
-            nodes=len(there),
-            bootstrap=sum(self._is_bootstrap(key, peer) for key, peer in there.items()),
+            nodes=len(peers),
+            bootstrap=sum(self._is_bootstrap(key, peer) for key, peer in peers.items()),
             estimated=estimated,
             connected=len(connected),
             direct=sum(peer.link == "direct" for peer in connected),
             relayed=sum(peer.link == "relayed" for peer in connected),
-            groups_offered=sum(peer.groups for peer in there.values()),
+            groups_offered=sum(peer.groups for peer in peers.values()),
         )
 
     def _is_bootstrap(self, key: str, peer: PeerInfo) -> bool:
-        known = self.state.authors.get(key)
-        return not peer.groups and not peer.policy_step and not (known and known.offered)
+        author = self.state.authors.get(key)
+        return not peer.groups and not peer.policy_step and not (author and author.offered)

@@ -82,11 +82,11 @@ class PullAllowance:
         """Return whether a pull may start; ``useful`` are announcing, useful authors."""
         if author in useful:
             return not self.spent
-        waiting = sum(a not in self._served and a not in self._running for a in useful)
-        kept_pulls = min(int(self._pulls * KEPT), waiting)
-        kept_slots = min(int(self._concurrent * KEPT), waiting)
+        waiting_count = sum(a not in self._served and a not in self._running for a in useful)
+        reserved_pulls = min(int(self._pulls * KEPT), waiting_count)
+        reserved_slots = min(int(self._concurrent * KEPT), waiting_count)
         free_slots = self._concurrent - len(self._running)
-        return self._tries > 0 and self._left > kept_pulls and free_slots > kept_slots
+        return self._tries > 0 and self._left > reserved_pulls and free_slots > reserved_slots
 
     def take(self, author: bytes, useful: Collection[bytes]) -> bool:
         """Start a pull from ``author`` if it may start; return whether it did."""
@@ -201,11 +201,11 @@ class Collector:
         if not peers or self._gossip_epoch == self._directory.epoch:
             return
         self._gossip_epoch = self._directory.epoch
-        plenty = PLENTY * self._limits.pulls_per_epoch
-        enough = sum(1 for _ in islice(self._pullable(), plenty)) >= plenty
+        threshold = PLENTY * self._limits.pulls_per_epoch
+        enough = sum(1 for _ in islice(self._pullable(), threshold)) >= threshold
         limit = FEW if enough else MAX_GOSSIP
-        asked = self._peers_to_ask(peers)
-        answers = await asyncio.gather(*(self._ask(peer, limit) for peer in asked))
+        targets = self._peers_to_ask(peers)
+        answers = await asyncio.gather(*(self._ask(peer, limit) for peer in targets))
         for record in (record for records in answers for record in records):
             if self._directory.accept(record) is not None:
                 self._counters.add("announcements_by_gossip")
@@ -242,15 +242,15 @@ class Collector:
     def _peers_to_ask(self, peers: tuple[str, ...]) -> list[str]:
         """Sample peers that are not silent, one of them useful, or else named, if there is any."""
         count = min(self._limits.gossip_peers, len(peers))
-        asked = [p for p in self._rng.sample(peers, count) if not self._silent_peers.waits(p)]
-        others = [p for p in peers if p not in asked and not self._silent_peers.waits(p)]
-        asked += self._peer_rng.sample(others, min(count - len(asked), len(others)))
-        able = [*asked, *others]
-        preferred = [p for p in able if self._is_useful(p)]
-        preferred = preferred or [p for p in able if p in self._limits.named]
-        if asked and preferred and not set(preferred).intersection(asked):
-            asked[-1] = self._peer_rng.choice(preferred)
-        return asked
+        targets = [p for p in self._rng.sample(peers, count) if not self._silent_peers.waits(p)]
+        unsampled = [p for p in peers if p not in targets and not self._silent_peers.waits(p)]
+        targets += self._peer_rng.sample(unsampled, min(count - len(targets), len(unsampled)))
+        eligible = [*targets, *unsampled]
+        preferred = [p for p in eligible if self._is_useful(p)]
+        preferred = preferred or [p for p in eligible if p in self._limits.named]
+        if targets and preferred and not set(preferred).intersection(targets):
+            targets[-1] = self._peer_rng.choice(preferred)
+        return targets
 
     def _is_useful(self, peer: str) -> bool:
         author = author_or_none(peer)
@@ -271,27 +271,27 @@ class Collector:
         candidates = list(self._pullable())
         self._rng.shuffle(candidates)
         useful = self._directory.useful()
-        for known in candidates:
-            author = known.author
+        for entry in candidates:
+            author = entry.author
             if self._allowance.spent:
                 break
             # In this order, so Sybil identities cause journal lookups only while a pull is allowed.
             if not self._allowance.allows(author, useful) or self._accounts.banned(author):
                 continue
             self._allowance.take(author, useful)
-            offer = self._wanted.best(author, known.announcement.offers)
+            offer = self._wanted.best(author, entry.announcement.offers)
             self._wanted.try_once(author, offer)
             rate = MINIMUM_RATE if author in useful else STRANGERS_RATE
             self._pulling[author] = asyncio.create_task(self._pull(author, offer, rate))
 
     def _pullable(self) -> Iterator[Known]:
         return (
-            known
-            for known in self._directory.known()
-            if known.author != self._directory.identity.author
-            and known.author not in self._pulling
-            and not self._silent_authors.waits(known.author)
-            and any(self._wanted.among(known.author, known.announcement.offers))
+            entry
+            for entry in self._directory.known()
+            if entry.author != self._directory.identity.author
+            and entry.author not in self._pulling
+            and not self._silent_authors.waits(entry.author)
+            and any(self._wanted.among(entry.author, entry.announcement.offers))
         )
 
     async def _pull(self, author: bytes, offer: Offer, minimum_rate: float) -> None:
@@ -304,8 +304,8 @@ class Collector:
                 delivered = True
                 self._silent_authors.succeeded(author)
                 self._wanted.drop(author, offer)
-                admitted = await self._admission.admit(frame, author, offer)
-                self._counters.add("groups_pooled", self._pool.add(admitted))
+                groups = await self._admission.admit(frame, author, offer)
+                self._counters.add("groups_pooled", self._pool.add(groups))
                 self._counters.add("frames_pulled")
             except TransportError as error:
                 self._pull_failed(author, offer, error)

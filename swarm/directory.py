@@ -63,9 +63,9 @@ def authors_along(path: Path) -> float:
     seen: set[bytes] = set()
     total = 0.0
     for depth in sorted(path):
-        found = set(path[depth]) - seen
-        seen |= found
-        total += len(found) * 2.0**depth
+        authors = set(path[depth]) - seen
+        seen |= authors
+        total += len(authors) * 2.0**depth
     return total
 
 
@@ -102,13 +102,13 @@ class Density:
 
         It moves at once if far off. The smallest count holds: a deep record counts for thousands.
         """
-        least = min(map(authors_along, paths))
-        if self.known and abs(depth_for(least) - self.depth) <= LARGEST_STEP:
+        smallest = min(map(authors_along, paths))
+        if self.known and abs(depth_for(smallest) - self.depth) <= LARGEST_STEP:
             self.count(paths)
             return
         self._counts.clear()
-        self._counts.append(least)
-        self.depth = depth_for(least)
+        self._counts.append(smallest)
+        self.depth = depth_for(smallest)
 
 
 Found = dict[int, dict[bytes, bytes]]  # records along one path, by depth and author
@@ -153,14 +153,14 @@ class ShardReader:
         async with self._counting:
             if self._counted == epoch:
                 return []
-            drawn = lot(self._secret, b"sounding", epoch.to_bytes(8, "big"))
-            sounding = self._alone or drawn < 1 / SOUNDING_EPOCHS
-            depths = ALL_DEPTHS if sounding else self.density.depths()
+            fraction = lot(self._secret, b"sounding", epoch.to_bytes(8, "big"))
+            all_depths = self._alone or fraction < 1 / SOUNDING_EPOCHS
+            depths = ALL_DEPTHS if all_depths else self.density.depths()
             paths = await self._along(epoch - 1, self._paths(epoch - 1), depths)
-            if sounding and self._is_alone(paths):
+            if all_depths and self._is_alone(paths):
                 paths = await self._along(epoch, self._paths(epoch), depths)
             self._alone = self._is_alone(paths)
-            if sounding:
+            if all_depths:
                 self.density.sound(paths)
             else:
                 self.density.count(paths)
@@ -176,8 +176,8 @@ class ShardReader:
         shards = sorted({(depth, shard_on(path, depth)) for path in paths for depth in depths})
         keys = [record_key(self._swarm_id, epoch, depth, shard) for depth, shard in shards]
         records = await asyncio.gather(*map(self._transport.read, keys))
-        found = dict(zip(shards, records, strict=True))
-        return [{depth: found[depth, shard_on(path, depth)] for depth in depths} for path in paths]
+        lookup = dict(zip(shards, records, strict=True))
+        return [{depth: lookup[depth, shard_on(path, depth)] for depth in depths} for path in paths]
 
     def _is_alone(self, paths: Iterable[Found]) -> bool:
         authors = {author for path in paths for records in path.values() for author in records}
@@ -220,8 +220,8 @@ class Directory:
     def __post_init__(self) -> None:
         self.check = RecordRule(self._signed, self._clock, self._counters, self._opener)
         self.manifest, self.swarm_id = self.check.manifest, self.check.swarm_id
-        own, secret = self.identity.author, self._secret
-        self.shards = ShardReader(self._transport, self.swarm_id, own, secret)
+        author, secret = self.identity.author, self._secret
+        self.shards = ShardReader(self._transport, self.swarm_id, author, secret)
         self._nonce: int | None = None if isinstance(self.manifest.admission, ProofOfWork) else 0
         self._expiries: dict[int, float] = {}  # of this node's announcements, by time slot
         self._depths: dict[int, int] = {}  # of its announcements in the present time slot
@@ -246,8 +246,8 @@ class Directory:
         depth = self._depth(epoch)
         shard = shard_of(self.identity.author, epoch, depth)
         expiry = self._expiry(now, epoch)
-        place = epoch, depth, shard
-        announcement = Announcement(*place, sequence, policy_step, expiry, nonce, tuple(offers))
+        location = epoch, depth, shard
+        announcement = Announcement(*location, sequence, policy_step, expiry, nonce, tuple(offers))
         record = sign_announcement(announcement, self.identity, self.swarm_id)
         self._own = Known(self.identity.author, announcement, record, record_digest(record), now)
         self._own_digests.append(self._own.digest)
@@ -262,17 +262,17 @@ class Directory:
 
         Records of other time slots do not count: their clock may have been ahead for a while.
         """
-        least = self._expiries.get(epoch, 0.0) + LEAST_STEP
-        expiry = max(now + LIFETIME_EPOCHS * self.manifest.epoch_seconds, least)
-        near = {e: x for e, x in self._expiries.items() if abs(e - epoch) <= LIFETIME_EPOCHS}
-        self._expiries = near | {epoch: expiry}
+        minimum = self._expiries.get(epoch, 0.0) + LEAST_STEP
+        expiry = max(now + LIFETIME_EPOCHS * self.manifest.epoch_seconds, minimum)
+        expiries = {e: x for e, x in self._expiries.items() if abs(e - epoch) <= LIFETIME_EPOCHS}
+        self._expiries = expiries | {epoch: expiry}
         return expiry
 
     async def read(self) -> list[Known]:
         """Read this node's shards, once per slot also the previous slot's; return news."""
         epoch = self.epoch
-        news = self._take(await self.shards.count(epoch))
-        return news + self._take(await self.shards.read(epoch))
+        entries = self._take(await self.shards.count(epoch))
+        return entries + self._take(await self.shards.read(epoch))
 
     def watch(self, heard: Callable[[bytes], None]) -> None:
         """Call ``heard`` with each new record that this node stores for a shard it reads.
@@ -285,14 +285,14 @@ class Directory:
             self._transport.watch(keys, heard)
 
     def _take(self, records: Iterable[bytes]) -> list[Known]:
-        return [known for record in records if (known := self.accept(record)) is not None]
+        return [entry for record in records if (entry := self.accept(record)) is not None]
 
     def accept(self, record: bytes) -> Known | None:
         """Check and remember a record; None unless it is news. Count protocol violations."""
         try:
             author, _, _ = envelope.parts(envelope.ANNOUNCEMENT, record, self.swarm_id)
-            present = self._known.get(author)
-            if present is not None and present.record == record:
+            previous = self._known.get(author)
+            if previous is not None and previous.record == record:
                 return None
             author, announcement = self.check.opened(record)
             check_clock(announcement, self.manifest, self._clock.time())
@@ -302,15 +302,15 @@ class Directory:
         if author == self.identity.author:
             self._meet_itself(announcement.epoch, record_digest(record))
             return None
-        if present is not None and present.announcement.sequence >= announcement.sequence:
+        if previous is not None and previous.announcement.sequence >= announcement.sequence:
             return None
         if not self.check.begun(announcement.epoch):
             return None
-        known = Known(author, announcement, record, record_digest(record), self._clock.time())
-        loser = self._known.put(author, known)
+        entry = Known(author, announcement, record, record_digest(record), self._clock.time())
+        loser = self._known.put(author, entry)
         if loser is not None:
             self._counters.add("announcements_over_bound")
-        return None if loser == author else known
+        return None if loser == author else entry
 
     def _meet_itself(self, epoch: int, digest: bytes) -> None:
         """Warn if another process announces under this node's key.
@@ -333,8 +333,8 @@ class Directory:
         for entry in self._known.values():
             if entry.announcement.expiry <= now:
                 self._known.pop(entry.author)
-        own = [self._own] if self._own and self._own.announcement.expiry > now else []
-        return sorted([*own, *self._known.values()], key=lambda entry: entry.author)
+        local = [self._own] if self._own and self._own.announcement.expiry > now else []
+        return sorted([*local, *self._known.values()], key=lambda entry: entry.author)
 
     def useful(self) -> set[bytes]:
         """Return the announcing authors that are known to be useful."""
@@ -342,24 +342,24 @@ class Directory:
 
     def digests(self, after: int) -> tuple[bytes, ...]:
         """Return the digests of later time slots' records, ascending; none if too many."""
-        timely = {k.digest for k in self.known() if k.announcement.epoch > after}
-        return tuple(sorted(timely)) if len(timely) <= MAX_DIGESTS else ()
+        digests = {k.digest for k in self.known() if k.announcement.epoch > after}
+        return tuple(sorted(digests)) if len(digests) <= MAX_DIGESTS else ()
 
     def recent(self, after: int, limit: int, known: Collection[bytes] = ()) -> list[bytes]:
         """Return records later than ``after``: this node's, then a sample of the others.
 
         Up to a quarter is of useful authors, the best first. Digests in ``known`` are omitted.
         """
-        timely = [k for k in self.known() if k.announcement.epoch > after and k.digest not in known]
-        own = [k for k in timely if k is self._own]
-        others = [k for k in timely if k is not self._own]
-        room = max(0, limit - len(own))
-        if len(others) > room:
-            by_use = sorted(others, key=lambda k: self._known.rank(k.author))
-            useful = [k for k in by_use if self._known.rank(k.author) < 0][: int(limit * KEPT)]
-            rest = [k for k in others if k not in useful]
-            others = useful + self._rng.sample(rest, max(0, room - len(useful)))
-        return [known.record for known in (own + others)[:limit]]
+        recent = [k for k in self.known() if k.announcement.epoch > after and k.digest not in known]
+        local = [k for k in recent if k is self._own]
+        remote = [k for k in recent if k is not self._own]
+        capacity = max(0, limit - len(local))
+        if len(remote) > capacity:
+            ranked = sorted(remote, key=lambda k: self._known.rank(k.author))
+            useful = [k for k in ranked if self._known.rank(k.author) < 0][: int(limit * KEPT)]
+            remainder = [k for k in remote if k not in useful]
+            remote = useful + self._rng.sample(remainder, max(0, capacity - len(useful)))
+        return [known.record for known in (local + remote)[:limit]]
 
     def _depth(self, epoch: int) -> int:
         """Return one depth per time slot, so a later record replaces an earlier one."""
@@ -368,14 +368,14 @@ class Directory:
         return self._depths[epoch]
 
     def _rank(self, author: bytes) -> float:
-        drawn = lot(self._secret, self.epoch.to_bytes(8, "big"), author)
-        return rank_of(drawn, self._reputation(author))
+        fraction = lot(self._secret, self.epoch.to_bytes(8, "big"), author)
+        return rank_of(fraction, self._reputation(author))
 
     async def _proof(self) -> int:
         """Search on a thread, in parts: one that is not awaited any more would delay the exit."""
-        begins = count(0, HASHES)
+        starts = count(0, HASHES)
         while self._nonce is None:
-            numbers = range(begin := next(begins), begin + HASHES)
-            found = nonces(self.manifest.admission, self.swarm_id, self.identity.author, numbers)
-            self._nonce = await asyncio.to_thread(next, found, None)
+            numbers = range(start := next(starts), start + HASHES)
+            matches = nonces(self.manifest.admission, self.swarm_id, self.identity.author, numbers)
+            self._nonce = await asyncio.to_thread(next, matches, None)
         return self._nonce

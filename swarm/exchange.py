@@ -70,8 +70,8 @@ class Exchange:
     serves: InitVar[bool] = True
 
     def __post_init__(self, serves: bool) -> None:
-        frame, manifest = self._directory.manifest.max_frame_bytes, len(self._manifest)
-        largest = max(frame, messages.MAX_GOSSIP_RESPONSE_BYTES, manifest)
+        frame_size, manifest_size = self._directory.manifest.max_frame_bytes, len(self._manifest)
+        largest = max(frame_size, messages.MAX_GOSSIP_RESPONSE_BYTES, manifest_size)
         reputations = Reputations(self._clock)
         reputations.use(self._accounts.reputation)
         self._budget = ByteBudget(self.upload_rate, largest, self._clock, reputations)
@@ -111,11 +111,11 @@ class Exchange:
         Raises ``WrongContent`` and the errors of :meth:`Transport.request`.
         """
         after = max(0, self._directory.epoch - 2)
-        asked = messages.GossipRequest(after, limit, self._directory.digests(after))
-        stream, most = messages.GOSSIP_STREAM, messages.MAX_GOSSIP_RESPONSE_BYTES
-        request = messages.encode_gossip_request(asked)
+        query = messages.GossipRequest(after, limit, self._directory.digests(after))
+        stream, max_bytes = messages.GOSSIP_STREAM, messages.MAX_GOSSIP_RESPONSE_BYTES
+        request = messages.encode_gossip_request(query)
         answer = await self._transport.request(
-            peer, stream, request, limit=most, deadline=ANSWER_SECONDS
+            peer, stream, request, limit=max_bytes, deadline=ANSWER_SECONDS
         )
         try:
             return messages.decode_gossip_response(answer, limit)
@@ -156,12 +156,12 @@ class Exchange:
 
     async def _on_gossip(self, peer: str, request: bytes) -> bytes:
         try:
-            asked = messages.decode_gossip_request(request)
+            query = messages.decode_gossip_request(request)
         except ProtocolError as error:
             raise Refusal(error.code) from error
         if not self._budget.has_room(peer):
             raise self._over_budget()
-        records = self._directory.recent(asked.after, asked.limit, set(asked.known))
+        records = self._directory.recent(query.after, query.limit, set(query.known))
         return self._within_budget(peer, messages.encode_gossip_response(records))
 
     async def _on_manifest(self, peer: str, request: bytes) -> bytes:
@@ -182,15 +182,15 @@ class Exchange:
 
 async def fetch_manifest(transport: Transport, peer: str) -> bytes:
     """Request a peer's manifest, unopened; errors as in :meth:`Transport.request`."""
-    stream, most = messages.MANIFEST_STREAM, messages.MAX_MANIFEST_RESPONSE_BYTES
-    seconds = ANSWER_SECONDS + most / MINIMUM_RATE
-    return await transport.request(peer, stream, b"", limit=most, deadline=seconds)
+    stream, max_bytes = messages.MANIFEST_STREAM, messages.MAX_MANIFEST_RESPONSE_BYTES
+    seconds = ANSWER_SECONDS + max_bytes / MINIMUM_RATE
+    return await transport.request(peer, stream, b"", limit=max_bytes, deadline=seconds)
 
 
 async def fetch_profile(transport: Transport, peer: str) -> bytes:
     """Request a peer's profile, unopened; errors as in :meth:`Transport.request`."""
-    stream, most = messages.PROFILE_STREAM, messages.MAX_PROFILE_RESPONSE_BYTES
-    return await transport.request(peer, stream, b"", limit=most, deadline=ANSWER_SECONDS)
+    stream, max_bytes = messages.PROFILE_STREAM, messages.MAX_PROFILE_RESPONSE_BYTES
+    return await transport.request(peer, stream, b"", limit=max_bytes, deadline=ANSWER_SECONDS)
 
 
 MAX_PARALLEL = 4  # requests to peers for their swarm, and for their profile
@@ -221,20 +221,20 @@ class Profiles:
 
     async def look(self, is_member: Callable[[str], bool]) -> None:
         """Ask some connected peers for which ``is_member`` is true."""
-        due = [
+        peers = [
             peer
             for peer in self._transport.peers()
             if self._age(peer) >= AGAIN_SECONDS and not self._silent.waits(peer)
         ]
-        await asyncio.gather(*map(self._ask, [p for p in due if is_member(p)][:MAX_PARALLEL]))
+        await asyncio.gather(*map(self._ask, [p for p in peers if is_member(p)][:MAX_PARALLEL]))
 
     def of(self, peer: str) -> Profile | None:
         """Return a peer's profile if served within a day, else None."""
         return self._served[peer][0] if self._age(peer) < KEPT_SECONDS else None
 
     def _age(self, peer: str) -> float:
-        _, at = self._served.get(peer, (None, float("-inf")))
-        return self._clock.monotonic() - at
+        _, since = self._served.get(peer, (None, float("-inf")))
+        return self._clock.monotonic() - since
 
     async def _ask(self, peer: str) -> None:
         try:
@@ -250,11 +250,11 @@ class Profiles:
             else:
                 self._refuse(peer, "other_author", f"it is signed by {peer_id_of(author)}")
 
-    def _refuse(self, peer: str, reason: str, why: str) -> None:
+    def _refuse(self, peer: str, reason: str, detail: str) -> None:
         self._counters.add("profiles_refused", reason=reason)
         self._served.pop(peer, None)
         pause = self._silent.failed(peer)
-        logger.info("the profile of %s is refused: %s; again after %g s", peer, why, pause)
+        logger.info("the profile of %s is refused: %s; again after %g s", peer, detail, pause)
 
     def _remember(self, peer: str, profile: Profile) -> None:
         self._silent.succeeded(peer)
@@ -264,8 +264,8 @@ class Profiles:
             return
         # Dropping a connected peer would only request its profile again: if all are, the new waits.
         connected = set(self._transport.peers())
-        forgotten = next((other for other in self._served if other not in connected), peer)
-        del self._served[forgotten]
-        if forgotten == peer:
+        evicted_peer = next((other for other in self._served if other not in connected), peer)
+        del self._served[evicted_peer]
+        if evicted_peer == peer:
             self._counters.add("profiles_without_room")
             self._silent.failed(peer)

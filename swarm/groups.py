@@ -113,11 +113,11 @@ def unpack_pooled(author: bytes, received: float, data: bytes) -> PooledGroup:
     encoded = _encoded(plain)
     group = decode_group(encoded)
     count = len(group.completions)
-    own = [codec.real(each, "reward") for each in codec.items(rewards, "rewards", count, count)]
+    scores = [codec.real(item, "reward") for item in codec.items(rewards, "rewards", count, count)]
     return PooledGroup(
         author=author,
         encoded=encoded,
-        group=rewarded(group, own),
+        group=rewarded(group, scores),
         prompt=codec.text(prompt, "prompt", _SIZE),
         encoding=codec.blob(encoding, "encoding", ENCODING_BYTES),
         policy_step=codec.integer(step, "policy_step"),
@@ -133,8 +133,8 @@ def rewarded(group: Group, rewards: Sequence[float]) -> Group:
 
 def pack_waiting(group: Group, origin: Origin) -> bytes:
     """Encode a local group, once, and what its frame will state about it."""
-    head = [origin.policy_step, origin.model, origin.encoding]
-    data = encode([*head, float(origin.temperature), origin.max_new_tokens, encode_group(group)])
+    fields = [origin.policy_step, origin.model, origin.encoding]
+    data = encode([*fields, float(origin.temperature), origin.max_new_tokens, encode_group(group)])
     unpack_waiting(data)
     return data
 

@@ -83,9 +83,9 @@ def check_layout(connection: sqlite3.Connection, path: Path | str) -> None:
     if version != VERSION:
         problem = f"has layout {version}, this program knows {VERSION}"
         raise JournalError(path, problem, "update swarm-node or use another run folder")
-    with closing(sqlite3.connect(MEMORY)) as sound:
-        create_tables(sound)
-        if connection.execute(_LAYOUT).fetchall() != sound.execute(_LAYOUT).fetchall():
+    with closing(sqlite3.connect(MEMORY)) as reference:
+        create_tables(reference)
+        if connection.execute(_LAYOUT).fetchall() != reference.execute(_LAYOUT).fetchall():
             raise JournalCorrupt(path, "its tables are not those of a journal", RESTORED)
 
 
@@ -169,12 +169,12 @@ class Journal:
 
     def claim(self, what: str, digest: bytes) -> bool:
         """Bind the journal to an identity or swarm; return False if bound to another."""
-        name, ours = f"claimed_{what}", int.from_bytes(digest[:7])
+        name, value = f"claimed_{what}", int.from_bytes(digest[:7])
         with self.transaction(durable=True) as connection:
-            theirs = number(connection, name, None)
-            if theirs is None:
-                set_number(connection, name, ours)
-        return theirs in (None, ours)
+            stored = number(connection, name, None)
+            if stored is None:
+                set_number(connection, name, value)
+        return stored in (None, value)
 
     def next_sequence(self) -> int:
         """Return a number larger than every earlier one, after writing it to disk.
@@ -194,30 +194,30 @@ class Journal:
         so slots count as used up to the first one after the original's last write.
         """
         with self.transaction(durable=True) as connection:
-            void = self._void_epoch(connection, epoch)
-            if void is not None and epoch <= void:
+            void_epoch = self._void_epoch(connection, epoch)
+            if void_epoch is not None and epoch <= void_epoch:
                 return range(0)
             row = connection.execute("SELECT next FROM draws WHERE epoch=?", (epoch,)).fetchone()
             first: int = row[0] if row else 0
-            drawn = range(first, max(first, min(first + count, limit)))
-            connection.execute("REPLACE INTO draws VALUES (?, ?)", (epoch, drawn.stop))
+            indexes = range(first, max(first, min(first + count, limit)))
+            connection.execute("REPLACE INTO draws VALUES (?, ?)", (epoch, indexes.stop))
             if not row:
                 connection.execute(_FORGET_DRAWS, (epoch - KEPT_EPOCHS, KEPT_DRAWS))
-        return drawn
+        return indexes
 
     def _void_epoch(self, connection: sqlite3.Connection, epoch: int) -> int | None:
         """Return the last slot of which a restored journal may lack indexes; None if it is sound.
 
         All slots count while the clock is behind the original's last write, and the first one then.
         """
-        void = number(connection, _VOID, None)
-        if void == _UNDECIDED:
-            ahead = number(connection, _RESTORED, 0) / 1000 - self._clock.time()
-            if 0.0 < ahead < CLOCK_ERROR:
+        void_epoch = number(connection, _VOID, None)
+        if void_epoch == _UNDECIDED:
+            skew = number(connection, _RESTORED, 0) / 1000 - self._clock.time()
+            if 0.0 < skew < CLOCK_ERROR:
                 return epoch
             set_number(connection, _VOID, epoch)
             return epoch
-        return None if void is None else int(void)
+        return None if void_epoch is None else int(void_epoch)
 
     @property
     def restored_at(self) -> float | None:
@@ -233,14 +233,14 @@ class Journal:
         restored journal could not know which groups were used since.
         """
         target = backup_path(Path(self.path))
-        unfinished = target.with_name(target.name + ".tmp")
+        temp_path = target.with_name(target.name + ".tmp")
         with self._lock, named_errors(target):
-            unfinished.unlink(missing_ok=True)
-            make_private(unfinished)
-            with closing(sqlite3.connect(unfinished)) as copy:
-                create_tables(copy)
-            self._copy_into(unfinished)
-            replace_durably(unfinished, target)
+            temp_path.unlink(missing_ok=True)
+            make_private(temp_path)
+            with closing(sqlite3.connect(temp_path)) as connection:
+                create_tables(connection)
+            self._copy_into(temp_path)
+            replace_durably(temp_path, target)
         return target
 
     def _copy_into(self, target: Path) -> None:
@@ -295,17 +295,17 @@ def open_or_restore(path: Path, clock: Clock) -> tuple[Journal, tuple[str, ...]]
     """
     backup = backup_path(path)
     # Opening may write, and the clock may be behind after a power failure: use file times too.
-    spoiled = max(clock.time(), _last_written(path, backup))
-    lost = _lost(path, backup)
-    if lost:
-        notes = [f"journal {path}: {lost}"]
+    last_write = max(clock.time(), _last_written(path, backup))
+    loss = _lost(path, backup)
+    if loss:
+        notes = [f"journal {path}: {loss}"]
     else:
         try:
             return Journal(path, clock), ()
-        except JournalCorrupt as corrupt:
-            notes = [f"{corrupt}"]
+        except JournalCorrupt as error:
+            notes = [f"{error}"]
     with named_errors(path):
-        notes.append(_rebuild(path, clock, backup, spoiled))
+        notes.append(_rebuild(path, clock, backup, last_write))
     for note in notes:
         log.info(note)
     return Journal(path, clock), tuple(notes)
@@ -316,8 +316,8 @@ def _lost(path: Path, backup: Path) -> str:
 
     Without a backup, only recent remains of an interrupted rebuild show that there was one.
     """
-    rebuilt = _rebuilt(path)
-    if rebuilt.exists() and not (path.exists() and path.stat().st_mtime > rebuilt.stat().st_mtime):
+    rebuild = _rebuilt(path)
+    if rebuild.exists() and not (path.exists() and path.stat().st_mtime > rebuild.stat().st_mtime):
         return "an earlier recovery was interrupted"
     if path.exists() and (path.stat().st_size or not backup.exists()):
         return ""
@@ -335,26 +335,26 @@ def _last_written(path: Path, backup: Path) -> float:
     return max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
 
 
-def _rebuild(path: Path, clock: Clock, backup: Path, spoiled: float) -> str:
-    rebuilt = _rebuilt(path)
-    source = "started empty, as there is no backup"
-    rebuilt.unlink(missing_ok=True)
+def _rebuild(path: Path, clock: Clock, backup: Path, last_write: float) -> str:
+    rebuild = _rebuilt(path)
+    outcome = "started empty, as there is no backup"
+    rebuild.unlink(missing_ok=True)
     if backup.exists():
-        make_private(rebuilt)
-        shutil.copyfile(backup, rebuilt)
-        source = f"recovered from the backup {backup.name}"
+        make_private(rebuild)
+        shutil.copyfile(backup, rebuild)
+        outcome = f"recovered from the backup {backup.name}"
     try:
-        journal = Journal(rebuilt, clock)
+        journal = Journal(rebuild, clock)
     except JournalCorrupt:
-        rebuilt.unlink()
-        source = f"started empty, as the backup {backup.name} is corrupt too"
-        journal = Journal(rebuilt, clock)
-    journal.forget_recent(spoiled)
+        rebuild.unlink()
+        outcome = f"started empty, as the backup {backup.name} is corrupt too"
+        journal = Journal(rebuild, clock)
+    journal.forget_recent(last_write)
     journal.close()
-    aside = path.with_name(f"{path.name}.{ASIDE}{int(clock.time() * 1000)}")
+    old_path = path.with_name(f"{path.name}.{ASIDE}{int(clock.time() * 1000)}")
     for ending in ("-wal", "-shm", ""):
         with suppress(FileNotFoundError):
-            path.with_name(path.name + ending).rename(aside.with_name(aside.name + ending))
-    replace_durably(rebuilt, path)
-    kept = f"; the old file is kept as {aside.name}" if aside.exists() else ""
-    return f"journal {path}: {source}{kept}"
+            path.with_name(path.name + ending).rename(old_path.with_name(old_path.name + ending))
+    replace_durably(rebuild, path)
+    note = f"; the old file is kept as {old_path.name}" if old_path.exists() else ""
+    return f"journal {path}: {outcome}{note}"

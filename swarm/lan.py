@@ -117,19 +117,19 @@ class Multicast:
             for record in self._zeroconf.zeroconf.cache.entries_with_name(SERVICE)
             if hasattr(record, "alias")
         }
-        drawn = self._rng.sample(sorted(names), min(DRAWN, len(names)))
-        found: list[Sighting] = []
-        asked: list[Any] = []
-        for name in drawn:
+        sample = self._rng.sample(sorted(names), min(DRAWN, len(names)))
+        sightings: list[Sighting] = []
+        incomplete: list[Any] = []
+        for name in sample:
             info = self._known(name)
             if info is None:
                 continue
             if info.port is not None and info.text and info.parsed_addresses():
-                found += self._read(info)
-            elif len(asked) < ASKED:
-                asked.append(info)
-        await asyncio.gather(*map(self._ask, asked))
-        return [*found, *(sighting for info in asked for sighting in self._read(info))]
+                sightings += self._read(info)
+            elif len(incomplete) < ASKED:
+                incomplete.append(info)
+        await asyncio.gather(*map(self._ask, incomplete))
+        return [*sightings, *(sighting for info in incomplete for sighting in self._read(info))]
 
     async def close(self) -> None:
         """Withdraw the name and close all sockets."""
@@ -176,8 +176,8 @@ def _browser(zeroconf: AsyncZeroconf) -> AsyncServiceBrowser:
     def heard(**change: Any) -> None:
         """Do nothing: the cache holds the record, but a browser requires a handler."""
 
-    every = DNSQuestionType.QM
-    return AsyncServiceBrowser(zeroconf.zeroconf, SERVICE, handlers=[heard], question_type=every)
+    qtype = DNSQuestionType.QM
+    return AsyncServiceBrowser(zeroconf.zeroconf, SERVICE, handlers=[heard], question_type=qtype)
 
 
 def _drop_unsendable(zeroconf: Zeroconf, counters: Counters) -> None:
@@ -197,8 +197,8 @@ def _drop_unsendable(zeroconf: Zeroconf, counters: Counters) -> None:
 
         def async_update_records_complete(self) -> None:
             if self.refused:
-                held = [each for each in self.refused if zeroconf.cache.get(each)]
-                zeroconf.cache.async_remove_records(held)
+                records = [record for record in self.refused if zeroconf.cache.get(record)]
+                zeroconf.cache.async_remove_records(records)
                 counters.add("lan_names_refused", len(self.refused), reason="name")
 
     zeroconf.async_add_listener(Listener(), None)
@@ -206,7 +206,7 @@ def _drop_unsendable(zeroconf: Zeroconf, counters: Counters) -> None:
 
 def _sendable(record: Any) -> bool:
     """Return whether a packet can contain all names of a record (RFC 1035 §2.3.4)."""
-    names = [record.name, *(getattr(record, each, "local.") for each in ("alias", "server"))]
+    names = [record.name, *(getattr(record, attr, "local.") for attr in ("alias", "server"))]
     encoded = [name.encode().removesuffix(b".") for name in names]
     return all(
         len(name) <= MAX_NAME_BYTES
@@ -221,21 +221,21 @@ def networks(listen: Sequence[str]) -> tuple[Interface, ...]:
     The loopback interface counts only if there is no other. Link-local IPv6 addresses are omitted,
     because a multiaddress does not name their interface. 0.0.0.0 and :: mean all of their family.
     """
-    up = {name for name, state in psutil.net_if_stats().items() if state.isup}
-    ours: list[Interface] = []
+    active = {name for name, state in psutil.net_if_stats().items() if state.isup}
+    interfaces: list[Interface] = []
     for name, addresses in psutil.net_if_addrs().items():
         for each in addresses:
             if not each.netmask or "%" in each.address:
                 continue
-            if name in up and each.family in FAMILIES:
+            if name in active and each.family in FAMILIES:
                 bits = int(ipaddress.ip_address(each.netmask)).bit_count()
-                ours.append(ipaddress.ip_interface(f"{each.address}/{bits}"))
+                interfaces.append(ipaddress.ip_interface(f"{each.address}/{bits}"))
     hosts = {ipaddress.ip_address(host) for host in map(host_of, listen) if host}
-    every = {type(host) for host in hosts if host.is_unspecified}
-    heard = [each for each in ours if each.ip in hosts or type(each.ip) in every]
-    outside = [each for each in heard if not each.ip.is_loopback]
-    found = sorted(outside or heard, key=lambda each: (each.version, each.ip))
-    return tuple(found[:MAX_INTERFACES])
+    wildcards = {type(host) for host in hosts if host.is_unspecified}
+    matching = [each for each in interfaces if each.ip in hosts or type(each.ip) in wildcards]
+    non_loopback = [each for each in matching if not each.ip.is_loopback]
+    result = sorted(non_loopback or matching, key=lambda each: (each.version, each.ip))
+    return tuple(result[:MAX_INTERFACES])
 
 
 LOOK_SECONDS = 2.0
@@ -270,16 +270,16 @@ class Neighbours:
         self._met &= set(connected)
         if len(self._met) >= ENOUGH:
             return []
-        waiting = [
-            each
-            for each in dict.fromkeys(seen)
-            if each.swarm.startswith(swarm)
-            and each.peer_id != self._own
-            and each.peer_id not in connected
-            and not self._failed.waits(each)
+        candidates = [
+            sighting
+            for sighting in dict.fromkeys(seen)
+            if sighting.swarm.startswith(swarm)
+            and sighting.peer_id != self._own
+            and sighting.peer_id not in connected
+            and not self._failed.waits(sighting)
         ]
-        self._rng.shuffle(waiting)
-        return self._fair(waiting)[: min(AT_A_TIME, ENOUGH - len(self._met))]
+        self._rng.shuffle(candidates)
+        return self._fair(candidates)[: min(AT_A_TIME, ENOUGH - len(self._met))]
 
     def reached(self, sighting: Sighting) -> None:
         self._failed.succeeded(sighting)
@@ -289,18 +289,18 @@ class Neighbours:
         """Note that no peer, or another peer, answered."""
         self._failed.failed(sighting)
 
-    def _fair(self, waiting: list[Sighting]) -> list[Sighting]:
+    def _fair(self, sightings: list[Sighting]) -> list[Sighting]:
         """Take one per host, then the second ones; no peer twice."""
         turns: list[list[Sighting]] = [[] for _ in range(EACH)]
-        taken: dict[str, int] = {}
+        counts: dict[str, int] = {}
         peers: set[str] = set()
-        for each in waiting:
-            turn = taken.get(each.host, 0)
-            if turn < EACH and each.peer_id not in peers:
-                turns[turn].append(each)
-                taken[each.host] = turn + 1
-                peers.add(each.peer_id)
-        return [each for turn in turns for each in turn]
+        for sighting in sightings:
+            turn = counts.get(sighting.host, 0)
+            if turn < EACH and sighting.peer_id not in peers:
+                turns[turn].append(sighting)
+                counts[sighting.host] = turn + 1
+                peers.add(sighting.peer_id)
+        return [sighting for turn in turns for sighting in turn]
 
 
 @dataclass(eq=False, repr=False)
@@ -373,25 +373,25 @@ class Discovery:
     async def _listening(self) -> Multicast:
         """Return the current listener, which is opened again after a change, and announce."""
         port = next(iter(own_ports((*self._listen, *self._transport.addresses()))), 0)
-        here, own = networks(self._listen), (self._swarm, port)
+        interfaces, wanted = networks(self._listen), (self._swarm, port)
         if self._multicast is not None:
-            moved = self._multicast.networks != here
-            if moved or (any(self._announced) and own != self._announced):
+            moved = self._multicast.networks != interfaces
+            if moved or (any(self._announced) and wanted != self._announced):
                 logger.info("this machine is on other networks, or listens at another port now")
                 await self.close()
         if self._multicast is None:
-            self._multicast = await Multicast.open(here, self._counters, self._rng)
+            self._multicast = await Multicast.open(interfaces, self._counters, self._rng)
             self._repeats.failed(self._multicast)
         elif not self._repeats.waits(self._multicast):
             await self._multicast.again()
             self._repeats.failed(self._multicast)
-        if all(own) and own != self._announced:
-            await self._multicast.announce(self._transport.peer_id, *own)
-            self._announced = own
+        if all(wanted) and wanted != self._announced:
+            await self._multicast.announce(self._transport.peer_id, *wanted)
+            self._announced = wanted
         return self._multicast
 
-    def _failed(self, what: str, error: Exception | None = None) -> None:
+    def _failed(self, reason: str, error: Exception | None = None) -> None:
         self._counters.add("lan_failed")
-        if what != self._last_failure:  # log once, because it may last
-            logger.warning("searching for members on the local network: %s", what, exc_info=error)
-        self._last_failure = what
+        if reason != self._last_failure:  # log once, because it may last
+            logger.warning("searching for members on the local network: %s", reason, exc_info=error)
+        self._last_failure = reason

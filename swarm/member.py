@@ -77,15 +77,15 @@ class Acquaintance:
 
     async def _ask(self, peer: str) -> None:
         try:
-            found = swarm_id(await fetch_manifest(self._transport, peer))
+            swarm = swarm_id(await fetch_manifest(self._transport, peer))
         except (TransportError, ProtocolError) as error:
             pause = self._silent.failed(peer)
             logger.debug("asking %s for its swarm: %s; next request in %g s", peer, error, pause)
             return
         self._silent.succeeded(peer)
-        self._swarms[peer] = found
-        if found != self._ours:
-            logger.info("peer %s is in another swarm, %s", peer, found.hex()[:16])
+        self._swarms[peer] = swarm
+        if swarm != self._ours:
+            logger.info("peer %s is in another swarm, %s", peer, swarm.hex()[:16])
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,11 +165,11 @@ class Member:
 
     def __post_init__(self) -> None:
         transport, clock, counters = self._transport, self._clock, self._counters
-        pause, ours = self._directory.manifest.epoch_seconds, self._directory.swarm_id
+        pause, swarm = self._directory.manifest.epoch_seconds, self._directory.swarm_id
         self._failing: dict[str, Exception] = {}
         self._clock_watch = ClockWatch(clock, counters)
-        self._acquaintance = Acquaintance(transport, ours, clock, pause)
-        self._profiles = Profiles(transport, ours, clock, counters, pause)
+        self._acquaintance = Acquaintance(transport, swarm, clock, pause)
+        self._profiles = Profiles(transport, swarm, clock, counters, pause)
 
     @property
     def density(self) -> Density:
@@ -194,10 +194,10 @@ class Member:
         publish, turns = self._publisher.publish, (self._collector.gossip, self._collector.look)
         period = self._directory.manifest.epoch_seconds / TURNS_PER_EPOCH
         try:
-            with self._publisher.filled.listening() as filled:
-                gives = () if self._quiet else (self._repeat(publish, period, filled),)
+            with self._publisher.filled.listening() as event:
+                publishing = () if self._quiet else (self._repeat(publish, period, event),)
                 await asyncio.gather(
-                    *gives,
+                    *publishing,
                     *(self._repeat(turn, period) for turn in turns),
                     self._repeat(self.meet, min(MEETING_SECONDS, period)),
                 )
@@ -207,15 +207,15 @@ class Member:
     async def meet(self) -> None:
         """Check the clock; request the swarm of unknown peers and the profiles of members."""
         self._clock_watch.look()
-        authors = {known.author for known in self._directory.known()}
-        ours, swarm_of = self._directory.swarm_id, self._acquaintance.swarm_of
+        authors = {entry.author for entry in self._directory.known()}
+        swarm, swarm_of = self._directory.swarm_id, self._acquaintance.swarm_of
 
         def announced(peer: str) -> bool:
             return author_or_none(peer) in authors
 
         await asyncio.gather(
             self._acquaintance.look(announced),
-            self._profiles.look(lambda peer: announced(peer) or swarm_of(peer) == ours),
+            self._profiles.look(lambda peer: announced(peer) or swarm_of(peer) == swarm),
         )
 
     def status(self) -> MemberStatus:
@@ -236,45 +236,45 @@ class Member:
         """Take turns for ever; ``early`` ends a pause, except after news or a failure."""
         name, failures = turn.__name__, 0
         while True:
-            news = None
-            began = self._clock.monotonic()
+            has_news = None
+            start = self._clock.monotonic()
             if early:
                 early.clear()
             try:
-                news = await turn()
+                has_news = await turn()
                 failures = 0
                 self._failing.pop(name, None)
             except Exception as error:  # noqa: BLE001 - counted, logged, and the turn repeats
                 failures += 1
                 self._failed(name, error, failures)
-            pause = max(began + period - self._clock.monotonic(), period / 4)
-            if early is None or news or failures:
+            pause = max(start + period - self._clock.monotonic(), period / 4)
+            if early is None or has_news or failures:
                 await self._clock.sleep(pause)
             else:
                 with suppress(TimeoutError):
                     await within(self._clock, pause, early.wait())
 
-    def _failed(self, name: str, error: Exception, in_a_row: int) -> None:
+    def _failed(self, name: str, error: Exception, failures: int) -> None:
         self._counters.add("member_failures", turn=name)
         if isinstance(error, JournalError):
             logger.error("the network process cannot continue: %s", error)
         else:
-            logger.error("%s failed: %s (%d in a row)", name, error, in_a_row, exc_info=error)
-        if in_a_row >= FAILURES_REPORTED:
+            logger.error("%s failed: %s (%d in a row)", name, error, failures, exc_info=error)
+        if failures >= FAILURES_REPORTED:
             self._failing[name] = error
 
     def _peers(self) -> tuple[PeerInfo, ...]:
         connected = set(self._transport.peers())
         reach = self._transport.reach()
-        known = {
+        entries = {
             peer_id_of(entry.author): entry
             for entry in self._directory.known()
             if entry.author != self._directory.identity.author
         }
         now = self._clock.time()
         result = []
-        for peer in sorted(connected | set(known)):
-            entry = known.get(peer)
+        for peer in sorted(connected | set(entries)):
+            entry = entries.get(peer)
             offers = entry.announcement.offers if entry else ()
             result.append(
                 PeerInfo(
@@ -335,6 +335,6 @@ def assemble(
         serves=not quiet,
     )
     publisher = Publisher(directory, outbox, experience.journal, clock, counters)
-    parts = transport, directory, exchange, admission, experience.pool, accounts
-    collector = Collector(*parts, counters, limits, rng or random.Random(), clock)
+    arguments = transport, directory, exchange, admission, experience.pool, accounts
+    collector = Collector(*arguments, counters, limits, rng or random.Random(), clock)
     return Member(transport, directory, publisher, collector, clock, counters, quiet)

@@ -175,21 +175,21 @@ class Mixture:
         Only unused informative groups of ``proven`` authors count, up to the cap per author.
         """
         settings = self._settings
-        held = Counter(
+        counts = Counter(
             c.key.author
             for c in candidates
             if c.informative and not c.uses and c.key.author in proven
         )
         caps = self.caps(settings.local + settings.external, trusted)
-        takeable = sum(min(count, caps.most(author)) for author, count in held.items())
-        return min(takeable, round(self._rule.worth * settings.external))
+        available = sum(min(count, caps.most(author)) for author, count in counts.items())
+        return min(available, round(self._rule.worth * settings.external))
 
     def caps(self, size: int, trusted: Set[bytes] = frozenset()) -> Caps:
         settings = self._settings
-        counted = min(size, self._rule.slots)
+        base = min(size, self._rule.slots)
         return Caps(
-            max(1, int(settings.author_share * counted + _ROUNDING)),
-            max(1, int(settings.unproven_share * counted + _ROUNDING)),
+            max(1, int(settings.author_share * base + _ROUNDING)),
+            max(1, int(settings.unproven_share * base + _ROUNDING)),
             trusted,
         )
 
@@ -216,14 +216,14 @@ class Mixture:
         """
         useful = [c for c in candidates if c.informative or not self._discard]
         useful.sort(key=lambda c: (c.uses, c.key))
-        room = self.wanted(informative)
+        size = self.wanted(informative)
         while True:
             # Caps are shares of the final update, so a smaller update allows less.
             rng = random.Random(f"mixture/{self._seed}/{turn}")
-            chosen = self._draw(useful, rng, room, self.caps(local + room, trusted), proven, tried)
-            if len(chosen) == room:
-                return chosen
-            room = len(chosen)
+            groups = self._draw(useful, rng, size, self.caps(local + size, trusted), proven, tried)
+            if len(groups) == size:
+                return groups
+            size = len(groups)
 
     def within(
         self,
@@ -233,20 +233,20 @@ class Mixture:
         trusted: Set[bytes] = frozenset(),
     ) -> list[int]:
         """Return the indices of peers' groups, by ``authors``, that the caps allow."""
-        kept = list(range(len(authors)))
+        indices = list(range(len(authors)))
         while True:
-            caps, taken = self.caps(local + len(kept), trusted), Counter[bytes]()
-            left = list[int]()
-            for place in kept:
-                author = authors[place]
-                unproven = sum(n for each, n in taken.items() if each not in proven)
-                proved = author in proven or unproven < caps.unproven
-                if taken[author] < caps.most(author) and proved:
-                    taken[author] += 1
-                    left.append(place)
-            if len(left) == len(kept):
-                return left
-            kept = left
+            caps, counts = self.caps(local + len(indices), trusted), Counter[bytes]()
+            remaining = list[int]()
+            for index in indices:
+                author = authors[index]
+                unproven = sum(n for other, n in counts.items() if other not in proven)
+                allowed = author in proven or unproven < caps.unproven
+                if counts[author] < caps.most(author) and allowed:
+                    counts[author] += 1
+                    remaining.append(index)
+            if len(remaining) == len(indices):
+                return remaining
+            indices = remaining
 
     def _draw(
         self,
@@ -255,45 +255,45 @@ class Mixture:
         room: int,
         caps: Caps,
         proven: Set[bytes],
-        tried: Mapping[bytes, float],
+        earnings: Mapping[bytes, float],
     ) -> list[Candidate]:
         """Return at most ``room`` groups within the caps, those of fewer uses first.
 
         The authors take turns, and all unproven authors together count as one of them.
         """
-        chosen: list[Candidate] = []
-        for _, equals in groupby(useful, key=lambda c: c.uses):
-            left = room - len(chosen)
-            taken = Counter(c.key.author for c in chosen)
-            stacks = self._stacks(equals, caps.trusted)
-            lines = self._proven_lines(stacks, rng, left, caps, proven, taken)
+        groups: list[Candidate] = []
+        for _, candidates in groupby(useful, key=lambda c: c.uses):
+            remaining = room - len(groups)
+            counts = Counter(c.key.author for c in groups)
+            stacks = self._stacks(candidates, caps.trusted)
+            queues = self._proven_lines(stacks, rng, remaining, caps, proven, counts)
             others = {author: stack for author, stack in stacks.items() if author not in proven}
             unproven = {
-                author: line[: caps.author - taken[author]]
-                for author, line in self._drawn(others, rng).items()
+                author: queue[: caps.author - counts[author]]
+                for author, queue in self._drawn(others, rng).items()
             }
-            taken_unproven = sum(n for author, n in taken.items() if author not in proven)
-            together = _hopeful_first(unproven, tried, rng)[: caps.unproven - taken_unproven]
-            lines.insert(rng.randint(0, len(lines)), together)
-            chosen += _in_turns(lines)[:left]
-        return chosen
+            unproven_count = sum(n for author, n in counts.items() if author not in proven)
+            combined = _hopeful_first(unproven, earnings, rng)[: caps.unproven - unproven_count]
+            queues.insert(rng.randint(0, len(queues)), combined)
+            groups += _in_turns(queues)[:remaining]
+        return groups
 
     def _proven_lines(
         self,
         stacks: Mapping[bytes, Sequence[Candidate]],
         rng: random.Random,
-        left: int,
+        remaining: int,
         caps: Caps,
         proven: Set[bytes],
-        taken: Counter[bytes],
+        counts: Counter[bytes],
     ) -> list[Sequence[Candidate]]:
         """Return the groups of each proven author that fit its cap, authors in random order."""
-        known = _in_turns([stack for author, stack in stacks.items() if author in proven])
+        candidates = _in_turns([stack for author, stack in stacks.items() if author in proven])
         if self._rule.newest:
-            known = known[: self._rule.newest * left]
+            candidates = candidates[: self._rule.newest * remaining]
         return [
-            line[: caps.most(author) - taken[author]]
-            for author, line in self._drawn(_by_author(known), rng).items()
+            queue[: caps.most(author) - counts[author]]
+            for author, queue in self._drawn(_by_author(candidates), rng).items()
         ]
 
     def _stacks(self, candidates: Iterable[Candidate], trusted: Set[bytes]) -> _Stacks:
@@ -301,8 +301,8 @@ class Mixture:
         stacks = _by_author(sorted(candidates, key=lambda c: (-c.received, c.key)))
         if not self._rule.newest:
             return stacks
-        caps, times = self.caps(self._rule.slots, trusted), self._rule.newest
-        return {author: stack[: times * caps.most(author)] for author, stack in stacks.items()}
+        caps, multiple = self.caps(self._rule.slots, trusted), self._rule.newest
+        return {author: stack[: multiple * caps.most(author)] for author, stack in stacks.items()}
 
     def _drawn(self, stacks: Mapping[bytes, Sequence[Candidate]], rng: random.Random) -> _Stacks:
         """Return authors in random order, each with its groups in the rule's order."""
@@ -323,20 +323,20 @@ _Stacks = dict[bytes, list[Candidate]]
 
 
 def _hopeful_first(
-    lines: Mapping[bytes, Sequence[Candidate]], tried: Mapping[bytes, float], rng: random.Random
+    queues: Mapping[bytes, Sequence[Candidate]], earnings: Mapping[bytes, float], rng: random.Random
 ) -> list[Candidate]:
     """Let authors with useful groups and untried ones take turns, then those without use."""
     useful, untried, useless = _Lines(), _Lines(), _Lines()
-    for author, line in lines.items():
-        if author not in tried:
-            untried.append(line)
+    for author, queue in queues.items():
+        if author not in earnings:
+            untried.append(queue)
         else:
-            (useful if tried[author] >= PROMISING else useless).append(line)
+            (useful if earnings[author] >= PROMISING else useless).append(queue)
     hopeful = [_in_turns(useful), _in_turns(untried)]
     rng.shuffle(hopeful)
     return _in_turns(hopeful) + _in_turns(useless)
 
 
-def _in_turns(lines: Iterable[Sequence[Candidate]]) -> list[Candidate]:
+def _in_turns(queues: Iterable[Sequence[Candidate]]) -> list[Candidate]:
     """Return the first of every line, then the second of every line, and so on."""
-    return [c for row in zip_longest(*lines) for c in row if c is not None]
+    return [c for row in zip_longest(*queues) for c in row if c is not None]

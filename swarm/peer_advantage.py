@@ -83,12 +83,12 @@ class PeerAdvantage:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state as plain JSON."""
-        seen = [
-            [author.hex(), env, level, each.count, each.total]
+        rows = [
+            [author.hex(), env, level, stats.count, stats.total]
             for author, levels in self._seen.items()
-            for (env, level), each in levels.items()
+            for (env, level), stats in levels.items()
         ]
-        return {"value": self.value, "seen": seen}
+        return {"value": self.value, "seen": rows}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state from :meth:`state_dict`."""
@@ -99,17 +99,17 @@ class PeerAdvantage:
 
     def _fade(self) -> None:
         for author, levels in list(self._seen.items()):
-            for level, seen in list(levels.items()):
-                seen.count *= KEPT
-                seen.total *= KEPT
-                if seen.count < FORGOTTEN:
+            for level, stats in list(levels.items()):
+                stats.count *= KEPT
+                stats.total *= KEPT
+                if stats.count < FORGOTTEN:
                     del levels[level]
             if not levels:
                 del self._seen[author]
 
     def _measure(self, proven: Set[bytes]) -> float | None:
         local = self._seen.get(OWN) or _Levels(_Seen)
-        voices = [_weighed(levels, local) for who, levels in self._seen.items() if who in proven]
+        voices = [_weighed(levels, local) for key, levels in self._seen.items() if key in proven]
         total = math.fsum(voice.weight for voice in voices)
         if not total:
             return None
@@ -117,11 +117,11 @@ class PeerAdvantage:
             min(voice.weight, max(DOUBT, OTHERS * (total - voice.weight))) for voice in voices
         ]
         advantage = math.fsum(w * v.advantage for w, v in zip(weights, voices, strict=True) if w)
-        heard: defaultdict[Level, float] = defaultdict(float)
+        peer_counts: defaultdict[Level, float] = defaultdict(float)
         for weight, voice in zip(weights, voices, strict=True):
             for level, count in voice.counts.items():
-                heard[level] += count * weight / voice.weight
-        pairs = math.fsum(_pairs(count, local[level].count) for level, count in heard.items())
+                peer_counts[level] += count * weight / voice.weight
+        pairs = math.fsum(_pairs(count, local[level].count) for level, count in peer_counts.items())
         return advantage / math.fsum(weights) * pairs / (pairs + DOUBT)
 
 
@@ -135,15 +135,15 @@ class _Voice:
 
 
 def _weighed(levels: Mapping[Level, _Seen], local: Mapping[Level, _Seen]) -> _Voice:
-    both = {level: (seen, local[level]) for level, seen in levels.items() if level in local}
-    weights = {level: _pairs(seen.count, mine.count) for level, (seen, mine) in both.items()}
+    shared = {level: (peer, local[level]) for level, peer in levels.items() if level in local}
+    weights = {level: _pairs(peer.count, own.count) for level, (peer, own) in shared.items()}
     weight = math.fsum(weights.values())
-    ahead = math.fsum(
-        weights[level] * (seen.total / seen.count - mine.total / mine.count)
-        for level, (seen, mine) in both.items()
+    total = math.fsum(
+        weights[level] * (peer.total / peer.count - own.total / own.count)
+        for level, (peer, own) in shared.items()
     )
-    counts = {level: seen.count for level, (seen, _) in both.items()}
-    return _Voice(weight, ahead / weight if weight else 0.0, counts)
+    counts = {level: peer.count for level, (peer, _) in shared.items()}
+    return _Voice(weight, total / weight if weight else 0.0, counts)
 
 
 def _pairs(peers: float, local: float) -> float:

@@ -79,15 +79,15 @@ def over_limits(
 ) -> list[GroupKey]:
     """Return the groups to evict, as this module explains, to meet both limits."""
     ranked = sorted(held, key=lambda h: h.rank, reverse=True)
-    unproven = _Side([h for h in ranked if h.key.author not in proven], limits)
-    others = _Side([h for h in ranked if h.key.author in proven], limits)
-    dropped: list[GroupKey] = []
-    groups, size = len(ranked), unproven.size + others.size
-    while groups - len(dropped) > limits.groups or size > limits.size:
-        first = unproven.groups and unproven.share > limits.unproven_share
-        dropped.append((unproven if first or not others.groups else others).give())
-        size = unproven.size + others.size
-    return dropped
+    unproven_side = _Side([h for h in ranked if h.key.author not in proven], limits)
+    proven_side = _Side([h for h in ranked if h.key.author in proven], limits)
+    keys: list[GroupKey] = []
+    groups, size = len(ranked), unproven_side.size + proven_side.size
+    while groups - len(keys) > limits.groups or size > limits.size:
+        first = unproven_side.groups and unproven_side.share > limits.unproven_share
+        keys.append((unproven_side if first or not proven_side.groups else proven_side).give())
+        size = unproven_side.size + proven_side.size
+    return keys
 
 
 class _Side:
@@ -110,21 +110,21 @@ class _Side:
     def give(self) -> GroupKey:
         author = self._heap[0][-1]
         stack = self._stacks[author]
-        gone = stack.pop()
-        self.groups, self.size = self.groups - 1, self.size - gone.size
-        self._weight[author] -= gone.size
+        entry = stack.pop()
+        self.groups, self.size = self.groups - 1, self.size - entry.size
+        self._weight[author] -= entry.size
         if stack:
             heapq.heapreplace(self._heap, self._place(author))
         else:
             heapq.heappop(self._heap)
-        return gone.key
+        return entry.key
 
     def _place(self, author: bytes) -> tuple[float, bytes, bytes]:
         stack, limits = self._stacks[author], self._limits
-        part = max(len(stack) / limits.groups, self._weight[author] / limits.size)
-        group = repr(tuple(stack[-1].key)).encode()
-        lot = blake2b(group, key=limits.salt, digest_size=8).digest()
-        return -part, lot, author
+        share = max(len(stack) / limits.groups, self._weight[author] / limits.size)
+        key_bytes = repr(tuple(stack[-1].key)).encode()
+        tiebreak = blake2b(key_bytes, key=limits.salt, digest_size=8).digest()
+        return -share, tiebreak, author
 
 
 @dataclass(eq=False)
@@ -163,22 +163,22 @@ class Pool:
         """
         groups = list(groups)
         rows = [_row(group) for group in groups]
-        added, arrived = 0, list[Candidate]()
+        count, candidates = 0, list[Candidate]()
         with self.journal.transaction() as connection:
-            forgotten = forgotten_epoch(connection)
+            cutoff_epoch = forgotten_epoch(connection)
             for row, group in zip(rows, groups, strict=True):
-                if group.group.epoch <= forgotten:
+                if group.group.epoch <= cutoff_epoch:
                     self.counters.add("pool_refused", reason="forgotten")
                 elif connection.execute(f"SELECT 1 FROM used WHERE {_THIS}", row[:3]).fetchone():
                     self.counters.add("pool_refused", reason="used")
                 elif connection.execute(_INSERT, row).rowcount:
-                    added += 1
-                    arrived.append(group.candidate)
+                    count += 1
+                    candidates.append(group.candidate)
                 else:
                     self.counters.add("pool_refused", reason="duplicate")
             self._evict(connection)
-        self._arrived.extend(arrived)
-        return added
+        self._arrived.extend(candidates)
+        return count
 
     def arrived(self) -> list[Candidate]:
         """Return each group added since the last call, once, even if evicted since."""
@@ -208,7 +208,7 @@ class Pool:
         Their use is on disk before this returns, so a crash wastes it. A group is omitted and
         counted if it was evicted since it was listed, or was used ``max_uses`` times.
         """
-        taken = []
+        entries = []
         with self.journal.transaction(durable=True) as connection:
             for key in (candidate.key for candidate in chosen):
                 rows = connection.execute(
@@ -223,20 +223,20 @@ class Pool:
                 connection.execute(_USE, (*key, step, False))
                 if uses >= self.max_uses:
                     connection.execute(f"DELETE FROM pool WHERE {_THIS}", key)
-                taken.append((key.author, received, contents))
-        return [unpack_pooled(*row) for row in taken]
+                entries.append((key.author, received, contents))
+        return [unpack_pooled(*row) for row in entries]
 
     def record_update(
         self, step: int, own: Iterable[tuple[int, int]], external: Iterable[GroupKey]
     ) -> None:
         """Record the local ``(epoch, index)`` and peer keys that led to policy ``step``."""
-        latest = f"SELECT max(use) FROM used WHERE {_THIS} AND NOT trained"
+        query = f"SELECT max(use) FROM used WHERE {_THIS} AND NOT trained"
         with self.journal.transaction() as connection:
-            for key in [(OWN, *draw) for draw in own] + [tuple(key) for key in external]:
-                noted = connection.execute(
-                    f"UPDATE used SET step=?, trained=1 WHERE use=({latest})", (step, *key)
+            for key in [(OWN, *sample) for sample in own] + [tuple(key) for key in external]:
+                count = connection.execute(
+                    f"UPDATE used SET step=?, trained=1 WHERE use=({query})", (step, *key)
                 ).rowcount
-                if not noted:
+                if not count:
                     connection.execute(_USE, (*key, step, True))
             connection.execute(_FORGET, (self.kept_uses,))
 
@@ -254,15 +254,15 @@ class Pool:
         an unknown update is equivalent to a removed one. Groups of time slots before ``epoch`` are
         too old to be admitted.
         """
-        total, found = 0, MAX_DELETED
-        moot = self.least_uses, OWN, epoch, MAX_DELETED
-        while found == MAX_DELETED:
+        total, count = 0, MAX_DELETED
+        params = self.least_uses, OWN, epoch, MAX_DELETED
+        while count == MAX_DELETED:
             with self.journal.transaction() as connection:
-                rows = connection.execute(_FORGET_MOOT, moot).fetchall()
-                latest = max((of for author, of in rows if author != OWN), default=-1)
+                rows = connection.execute(_FORGET_MOOT, params).fetchall()
+                latest = max((slot for author, slot in rows if author != OWN), default=-1)
                 note_forgotten(connection, latest)
-            found = len(rows)
-            total += found
+            count = len(rows)
+            total += count
         return total
 
     def _oldest(self) -> float:
@@ -282,8 +282,8 @@ class Pool:
         if groups <= self._limits.groups and size <= self._limits.size:
             return []
         query = "SELECT author, epoch, number, informative, received, size FROM pool"
-        held = [Held(GroupKey(*row[:3]), *row[3:]) for row in connection.execute(query)]
-        return over_limits(held, self._limits, self._accounts.proven())
+        entries = [Held(GroupKey(*row[:3]), *row[3:]) for row in connection.execute(query)]
+        return over_limits(entries, self._limits, self._accounts.proven())
 
 
 def note_forgotten(connection: sqlite3.Connection, epoch: int) -> None:
@@ -299,8 +299,8 @@ def forgotten_epoch(connection: sqlite3.Connection) -> int:
 
 def _row(pooled: PooledGroup) -> tuple[object, ...]:
     entry, contents = pooled.candidate, pack_pooled(pooled)
-    head = (*entry.key, entry.received, entry.informative, len(contents), entry.env, entry.level)
-    return (*head, pack_rewards(entry.rewards), entry.policy_step, contents)
+    columns = (*entry.key, entry.received, entry.informative, len(contents), entry.env, entry.level)
+    return (*columns, pack_rewards(entry.rewards), entry.policy_step, contents)
 
 
 def updates_of(journal: Journal, author: bytes) -> list[int]:

@@ -86,8 +86,8 @@ class Outbox:
         A group that no reader could open is kept as text alone, or dropped; either is counted.
         """
         self.policy_step = origin.policy_step
-        packed = [(group.epoch, self._packed(group, origin)) for group in groups]
-        rows = [(epoch, plain) for epoch, plain in packed if plain is not None]
+        pairs = [(group.epoch, self._packed(group, origin)) for group in groups]
+        rows = [(epoch, plain) for epoch, plain in pairs if plain is not None]
         if rows:
             with self._journal.transaction() as connection:
                 connection.executemany("INSERT INTO waiting (epoch, plain) VALUES (?, ?)", rows)
@@ -99,14 +99,14 @@ class Outbox:
         except ProtocolError as error:
             refusal = error
         try:
-            bare = pack_waiting(without_tokens(group), origin)
+            text_only = pack_waiting(without_tokens(group), origin)
         except ProtocolError:
             log.error("a group that the protocol refuses is not shared: %s", refusal)
             self._counters.add("outbox_dropped", reason="group_refused")
             return None
         log.warning("a group is shared without token ids and log-probs: %s", refusal)
         self._counters.add("groups_without_tokens")
-        return bare
+        return text_only
 
     def take(self, most_bytes: int) -> list[QueuedGroup]:
         """Return the youngest waiting groups, up to ``most_bytes`` in the journal.
@@ -147,13 +147,13 @@ class Outbox:
         the Unix time ``oldest_frame``.
         """
         with self._journal.transaction() as connection:
-            dropped = {
+            counts = {
                 "group_stale": connection.execute(_STALE_WAITING, (oldest_epoch,)).rowcount,
                 "group_backlog": connection.execute(_SURPLUS_WAITING, (max_bytes,)).rowcount,
                 "frame_old": connection.execute(_OLD_FRAMES, (oldest_frame,)).rowcount,
                 "frame_surplus": connection.execute(_SURPLUS_FRAMES, (max_bytes,)).rowcount,
             }
-        for reason, count in dropped.items():
+        for reason, count in counts.items():
             if count:
                 self._counters.add("outbox_dropped", count, reason=reason)
                 log.info("outbox: %d dropped (%s)", count, reason)
@@ -194,14 +194,14 @@ class Publisher:
             )
         if not self._announcements_left:
             return False
-        news = self._seal_waiting() > 0
-        if news or not self._announced:
+        has_news = self._seal_waiting() > 0
+        if has_news or not self._announced:
             self._announcements_left -= 1
             self._announced = False
             offers, step = self._outbox.offers(MAX_OFFERS), self._outbox.policy_step
             sequence = self._journal.next_sequence()
             self._announced = await self._directory.announce(offers, step, sequence)
-        return news
+        return has_news
 
     def _seal_waiting(self) -> int:
         """Sign waiting groups, the youngest first; return the number of frames.
@@ -209,45 +209,45 @@ class Publisher:
         A frame has one :class:`Origin`, so the groups are split into runs of equal ones. A run may
         span several policy steps; its frames state the latest.
         """
-        before = self._frames_left
-        if not before:
+        available = self._frames_left
+        if not available:
             return 0
-        room = before * PLAIN_RATIO * self._directory.manifest.max_frame_bytes
-        within = self._within_manifest(self._outbox.take(room))
-        runs = [list(run) for _, run in groupby(within, lambda w: replace(w.origin, policy_step=0))]
+        max_bytes = available * PLAIN_RATIO * self._directory.manifest.max_frame_bytes
+        groups = self._within_manifest(self._outbox.take(max_bytes))
+        runs = [list(run) for _, run in groupby(groups, lambda w: replace(w.origin, policy_step=0))]
         for run in reversed(runs):
             if not self._frames_left:
                 break
             step = max(w.origin.policy_step for w in run)
             self._seal_run(replace(run[0].origin, policy_step=step), run)
-        return before - self._frames_left
+        return available - self._frames_left
 
     def _within_manifest(self, waiting: list[QueuedGroup]) -> list[QueuedGroup]:
         """Return the groups within the manifest and drop those that peers would penalize."""
-        refused: dict[int, ProtocolError] = {}
-        for each in waiting:
+        errors: dict[int, ProtocolError] = {}
+        for entry in waiting:
             try:
-                check_group(each.group, self._directory.manifest)
+                check_group(entry.group, self._directory.manifest)
             except ProtocolError as error:
-                refused[each.number] = error
-        if refused:
+                errors[entry.number] = error
+        if errors:
             log.warning(
                 "%d groups are not shared, because they exceed the limits of this swarm's "
                 "manifest: %s; decrease engine.max_new_tokens or engine.group_size",
-                len(refused),
-                next(iter(refused.values())),
+                len(errors),
+                next(iter(errors.values())),
             )
-            self._counters.add("outbox_dropped", len(refused), reason="over_manifest")
-            self._outbox.drop(refused)
-        return [each for each in waiting if each.number not in refused]
+            self._counters.add("outbox_dropped", len(errors), reason="over_manifest")
+            self._outbox.drop(errors)
+        return [entry for entry in waiting if entry.number not in errors]
 
     def _seal_run(self, origin: Origin, run: list[QueuedGroup]) -> None:
         numbers = {(w.group.epoch, w.group.index): w.number for w in run}
 
         def numbered(groups: Iterable[EncodedGroup]) -> list[int]:
-            return [numbers[each.group.epoch, each.group.index] for each in groups]
+            return [numbers[entry.group.epoch, entry.group.index] for entry in groups]
 
-        packing = self._pack([waiting.encoded for waiting in run])
+        packing = self._pack([queued.encoded for queued in run])
         for groups in packing.frames[-self._frames_left :]:
             self._seal(origin, groups, numbered(groups))
         if packing.oversize:
@@ -260,9 +260,9 @@ class Publisher:
         packing = pack(groups, limit)
         if not packing.oversize:
             return packing
-        texts = [EncodedGroup.of(without_tokens(each.group)) for each in packing.oversize]
-        bare = pack(texts, limit)
-        if count := len(packing.oversize) - len(bare.oversize):
+        texts = [EncodedGroup.of(without_tokens(entry.group)) for entry in packing.oversize]
+        text_only = pack(texts, limit)
+        if count := len(packing.oversize) - len(text_only.oversize):
             log.warning(
                 "%d groups are shared without token ids and log-probs, because they would not "
                 "fit into a frame of %d bytes: their completions are too long, or too many",
@@ -270,12 +270,12 @@ class Publisher:
                 limit,
             )
             self._counters.add("groups_without_tokens", count)
-        return Packing(packing.frames + bare.frames, bare.oversize)
+        return Packing(packing.frames + text_only.frames, text_only.oversize)
 
     def _seal(self, origin: Origin, encoded: tuple[EncodedGroup, ...], numbers: list[int]) -> None:
         created = self._clock.time()
         sequence = self._journal.next_sequence()
-        groups = tuple(each.group for each in encoded)
+        groups = tuple(entry.group for entry in encoded)
         batch = Batch(sequence=sequence, created=created, groups=groups, **asdict(origin))
         try:
             directory = self._directory

@@ -55,8 +55,8 @@ class Reputation:
 
     def after(self, usefulness: float, now: float) -> Reputation:
         """Return the reputation after an update used one more group, of a usefulness in [0, 1]."""
-        useful = min(1.0, max(0.0, usefulness)) if math.isfinite(usefulness) else 0.0
-        return Reputation(min(FULL, self.now(now) * (1.0 - 1.0 / MEMORY) + useful), now)
+        gain = min(1.0, max(0.0, usefulness)) if math.isfinite(usefulness) else 0.0
+        return Reputation(min(FULL, self.now(now) * (1.0 - 1.0 / MEMORY) + gain), now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +106,8 @@ def reputation_now(account: Account, now: float) -> float:
     """Return the reputation in [0, 1]; penalties reduce it, a ban sets it to 0."""
     if is_banned(account, now):
         return 0.0
-    left = max(0.0, 1.0 - penalties_now(account, now) / BAR_AT)
-    return min(1.0, account.reputation.now(now) / FULL) * left
+    factor = max(0.0, 1.0 - penalties_now(account, now) / BAR_AT)
+    return min(1.0, account.reputation.now(now) / FULL) * factor
 
 
 class Accounts:
@@ -136,8 +136,8 @@ class Accounts:
     def ignored(self) -> frozenset[bytes]:
         """Return all authors whose data is ignored now, as :meth:`banned` does for one."""
         now = self._clock.time()
-        barred = self._where("barred AND struck_at>?", now - LONGEST_BAN_S)
-        return self.blocked.union(a.author for a in barred if is_banned(a, now))
+        accounts = self._where("barred AND struck_at>?", now - LONGEST_BAN_S)
+        return self.blocked.union(a.author for a in accounts if is_banned(a, now))
 
     def reputation(self, author: bytes) -> float:
         """Return the author's reputation, from 0 for an unknown author to 1."""
@@ -145,14 +145,14 @@ class Accounts:
 
     def proven(self) -> frozenset[bytes]:
         now = self._clock.time()
-        earned = self._where("earned>=?", PROVEN * FULL)
-        return frozenset(a.author for a in earned if reputation_now(a, now) >= PROVEN)
+        accounts = self._where("earned>=?", PROVEN * FULL)
+        return frozenset(a.author for a in accounts if reputation_now(a, now) >= PROVEN)
 
     def reputations(self) -> dict[bytes, float]:
         """Return the reputation of every author that has any."""
         now = self._clock.time()
-        earned = self._where("earned>0")
-        return {a.author: value for a in earned if (value := reputation_now(a, now)) > 0}
+        accounts = self._where("earned>0")
+        return {a.author: value for a in accounts if (value := reputation_now(a, now)) > 0}
 
     def tried(self) -> dict[bytes, float]:
         """Return what authors with a group in an update have earned (:class:`Reputation`).
@@ -164,7 +164,7 @@ class Accounts:
         now = self._clock.time()
         query = "SELECT author, earned, earned_at FROM accounts WHERE earned_at>0 OR strikes>=?"
         rows = self._journal.read(query, (RELEASE_AT,))
-        return {author: Reputation(earned, at).now(now) for author, earned, at in rows}
+        return {author: Reputation(earned, time).now(now) for author, earned, time in rows}
 
     def prove(self, groups: Iterable[tuple[bytes, float]]) -> None:
         """Record how useful peer groups were to an update: authors and values in [0, 1].
@@ -190,8 +190,8 @@ class Accounts:
         with self._journal.transaction() as connection:
             account = self._load(connection, author)
             admitted = account.admitted + groups
-            at = self._clock.time() if groups else account.admitted_at
-            self._store(connection, replace(account, admitted=admitted, admitted_at=at))
+            latest = self._clock.time() if groups else account.admitted_at
+            self._store(connection, replace(account, admitted=admitted, admitted_at=latest))
 
     def charge(self, author: bytes, seconds: float) -> None:
         """Add verification time of the author's groups."""
@@ -205,15 +205,15 @@ class Accounts:
         now = self._clock.time()
         with self._journal.transaction() as connection:
             account = self._load(connection, author)
-            after = penalized(account, weight, now) if weight else account
-            self._store(connection, after)
+            new = penalized(account, weight, now) if weight else account
+            self._store(connection, new)
             connection.execute(
                 "INSERT INTO refusals VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET n=n+excluded.n",
                 (author, reason, n),
             )
         if self._heard:
             self._heard(author, reason, n)
-        if is_banned(after, now) and not is_banned(account, now):
+        if is_banned(new, now) and not is_banned(account, now):
             peer = peer_id_of(author)
             log.warning("peer %s is banned, last penalty for %s", peer, reason)
             if account.reputation.at:
@@ -223,9 +223,9 @@ class Accounts:
     def follow_clock(self) -> None:
         """Move times that lie ahead of the clock to now, or bans of a wrong clock would last."""
         now = self._clock.time()
-        moved = ", ".join(f"{each}=min({each}, {now})" for each in _TIMES)
+        updates = ", ".join(f"{column}=min({column}, {now})" for column in _TIMES)
         with self._journal.transaction() as connection:
-            connection.execute(f"UPDATE accounts SET {moved}")
+            connection.execute(f"UPDATE accounts SET {updates}")
 
     def snapshot(self) -> list[Account]:
         """Return all accounts, the most recently changed first."""
@@ -258,29 +258,29 @@ class Accounts:
 
     @staticmethod
     def _forget_idlest(connection: sqlite3.Connection, now: float) -> None:
-        kept = (
+        priority = (
             f"CASE WHEN earned>={PROVEN * FULL} THEN 3 WHEN earned>={PROMISING} THEN 2 "
             f"ELSE barred AND struck_at>{now - LONGEST_BAN_S} END"
         )
-        idlest = f"SELECT author FROM accounts ORDER BY {kept}, touched LIMIT 1"
+        idlest = f"SELECT author FROM accounts ORDER BY {priority}, touched LIMIT 1"
         for table in ("refusals", "accounts"):
             connection.execute(f"DELETE FROM {table} WHERE author=({idlest})")
 
 
 def all_accounts(read: Callable[[str], list[tuple[Any, ...]]]) -> list[Account]:
     """Return all accounts, the most recently changed first; ``read`` runs a query."""
-    refused: dict[bytes, dict[str, int]] = {}
+    refusals: dict[bytes, dict[str, int]] = {}
     for author, reason, n in read("SELECT author, reason, n FROM refusals"):
-        refused.setdefault(author, {})[reason] = n
+        refusals.setdefault(author, {})[reason] = n
     rows = read(f"SELECT {_COLUMNS} FROM accounts ORDER BY touched DESC, author")
-    return [_account(row, refused.get(row[0], {})) for row in rows]
+    return [_account(row, refusals.get(row[0], {})) for row in rows]
 
 
-def _account(row: tuple[Any, ...], refused: Mapping[str, int] | None = None) -> Account:
+def _account(row: tuple[Any, ...], refusals: Mapping[str, int] | None = None) -> Account:
     """Convert a row of ``_COLUMNS``, which have the order of the account's fields."""
-    *counts, barred, touched, earned, at, seconds, admitted_at = row
-    reputation = Reputation(earned, at)
-    values = [*counts, bool(barred), touched, reputation, seconds, admitted_at, refused or {}]
+    *counts, barred, touched, earned, time, seconds, admitted_at = row
+    reputation = Reputation(earned, time)
+    values = [*counts, bool(barred), touched, reputation, seconds, admitted_at, refusals or {}]
     return Account(*values)
 
 
@@ -289,8 +289,8 @@ def read_accounts(path: Path) -> list[Account]:
     if not path.exists():
         return []
     # Without a writer there is no WAL file, and reading must not create one.
-    still = "" if path.with_name(f"{path.name}-wal").exists() else "&immutable=1"
-    uri = f"{path.absolute().as_uri()}?mode=ro{still}"
+    suffix = "" if path.with_name(f"{path.name}-wal").exists() else "&immutable=1"
+    uri = f"{path.absolute().as_uri()}?mode=ro{suffix}"
     with (
         named_errors(path),
         closing(sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS)) as connection,
@@ -313,11 +313,11 @@ class RefusalCounts:
     def refused(self, author: bytes, reason: str, n: int) -> None:
         """Count rejections; a callback of :meth:`Accounts.refuse`."""
         with self._lock:
-            known = (author, reason) in self._counts or len(self._counts) < MAX_TALLIED
-            self._counts[author if known else NOBODY, reason] += n
+            is_tracked = (author, reason) in self._counts or len(self._counts) < MAX_TALLIED
+            self._counts[author if is_tracked else NOBODY, reason] += n
 
     def take(self) -> Counter[tuple[bytes, str]]:
         """Return and reset the counts."""
         with self._lock:
-            taken, self._counts = self._counts, Counter()
-        return taken
+            counts, self._counts = self._counts, Counter()
+        return counts

@@ -65,10 +65,10 @@ def sightings_of(
         raise BadSighting("peer") from error
     if port is None or not LOWEST_PORT <= port <= HIGHEST_PORT:
         raise BadSighting("port")
-    near = [host for host in hosts[:MAX_HOSTS] if _is_near(host, networks)]
-    if not near:
+    near_hosts = [host for host in hosts[:MAX_HOSTS] if _is_near(host, networks)]
+    if not near_hosts:
         raise BadSighting("host")
-    return tuple(Sighting(peer_id, swarm.decode(), host, port) for host in near)
+    return tuple(Sighting(peer_id, swarm.decode(), host, port) for host in near_hosts)
 
 
 def _is_near(host: str, networks: Sequence[Interface]) -> bool:

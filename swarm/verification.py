@@ -91,11 +91,11 @@ class ScoringQueue:
     async def turn(self, author: bytes, *, proven: bool) -> AsyncIterator[None]:
         """Hold the verifier for one request of ``author``."""
         if self._busy or self._waiting:
-            mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            entry = (next(self._order), author, proven, mine)
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            entry = (next(self._order), author, proven, future)
             self._waiting.append(entry)
             try:
-                await mine
+                await future
             except asyncio.CancelledError:
                 if entry in self._waiting:
                     self._waiting.remove(entry)
@@ -221,8 +221,8 @@ def one_outcome(verify: Callable[[], Scores]) -> Sequence[Scored]:
     """Return the result or the refusal of one group."""
     try:
         return [verify()]
-    except VerifierError as refused:
-        return [refused]
+    except VerifierError as error:
+        return [error]
 
 
 WRONG_AUTHOR = "wrong_author"

@@ -54,8 +54,8 @@ def doctor_command(
     if find_config(config):
         node = open_node(config, overrides)
     else:
-        unmade, path = Config.with_overrides(overrides), NEW_FOLDER / "node.toml"
-        node = LoadedNode(path, unmade, run_folder(path, unmade))
+        new_config, path = Config.with_overrides(overrides), NEW_FOLDER / "node.toml"
+        node = LoadedNode(path, new_config, run_folder(path, new_config))
     with waiting("checking this machine and its network"):
         findings = [
             *check_machine(node.config, node.folder),
@@ -108,47 +108,47 @@ def conformance_command(
     """
     from node.config.sections import NetworkSection
 
-    over = transport or NetworkSection().transport
+    stack = transport or NetworkSection().transport
     if "/p2p/" not in address:
         raise UsageError("--peers", repr(address), f"Name one peer in full, as {EXAMPLE}.")
     with waiting("testing the peer"):
-        findings = asyncio.run(_look(address, over))
+        findings = asyncio.run(_look(address, stack))
     if json:
         print_json([_as_json(finding, with_bytes=with_bytes) for finding in findings])
     else:
-        for each in findings:
-            _show(each.outcome, f"{each.clause:<7}{each.says}", 7, each.found)
-            for piece in each.sent if with_bytes else ():
-                Terminal(soft_wrap=True).print(f"{'':<13}{piece.stream}  {_in_hex(piece.data)}")
+        for result in findings:
+            _show(result.outcome, f"{result.clause:<7}{result.says}", 7, result.found)
+            for chunk in result.sent if with_bytes else ():
+                Terminal(soft_wrap=True).print(f"{'':<13}{chunk.stream}  {_in_hex(chunk.data)}")
         counts = Counter(finding.outcome for finding in findings)
-        total = ", ".join(f"{counts[kind]} {kind}" for kind in ("ok", "skip", "fail"))
-        Terminal(soft_wrap=True).print(total)
+        summary = ", ".join(f"{counts[kind]} {kind}" for kind in ("ok", "skip", "fail"))
+        Terminal(soft_wrap=True).print(summary)
     if any(finding.outcome == "fail" for finding in findings):
         raise typer.Exit(1)
 
 
 def _as_json(finding: CaseResult, *, with_bytes: bool) -> dict[str, Any]:
-    sent = [{"stream": piece.stream, "bytes": piece.data.hex()} for piece in finding.sent]
-    parts = {**asdict(finding), "sent": sent}
-    return parts if with_bytes else {name: parts[name] for name in parts if name != "sent"}
+    sent = [{"stream": chunk.stream, "bytes": chunk.data.hex()} for chunk in finding.sent]
+    fields = {**asdict(finding), "sent": sent}
+    return fields if with_bytes else {name: fields[name] for name in fields if name != "sent"}
 
 
 def _in_hex(data: bytes) -> str:
     """Return bytes in hex, only the first of many."""
-    left = f"… ({len(data)} bytes)" if len(data) > MOST_SHOWN else ""
-    return f"{data[:MOST_SHOWN].hex()}{left}"
+    suffix = f"… ({len(data)} bytes)" if len(data) > MOST_SHOWN else ""
+    return f"{data[:MOST_SHOWN].hex()}{suffix}"
 
 
-async def _look(address: str, over: str) -> list[CaseResult]:
+async def _look(address: str, transport: str) -> list[CaseResult]:
     from node.conformance.streams import look_at
 
-    with tempfile.TemporaryDirectory() as thrown_away:
+    with tempfile.TemporaryDirectory() as folder:
         try:
-            return await look_at(address, Path(thrown_away), over)
+            return await look_at(address, Path(folder), transport)
         except TransportError as error:
             remedy = "Check it with swarm-node doctor --peers; no case was run."
             raise NodeError("the peer sends no manifest", error, remedy) from error
         except ProtocolError as error:
-            what = "the peer's manifest is not valid"
+            failure = "the peer's manifest is not valid"
             remedy = "Test it with the vectors of docs/minimal_member.md first."
-            raise NodeError(what, f"{error.code}: {error}", remedy) from error
+            raise NodeError(failure, f"{error.code}: {error}", remedy) from error

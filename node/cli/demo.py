@@ -94,10 +94,10 @@ def demo_command(
     minutes = REAL_MINUTES if model and rounds is None else 0.0
     rounds = rounds if rounds is not None else 0 if model else ROUNDS
     tasks = task_set or ("starter" if model else "tiny")
-    over = transport or DEFAULT_TRANSPORT
+    stack = transport or DEFAULT_TRANSPORT
     model = str(Path(model).absolute()) if model and Path(model).exists() else model or ""
     settings = DemoSettings(
-        nodes, rounds, minutes, local, external, seed, engine, over, tasks, model, device or "auto"
+        nodes, rounds, minutes, local, external, seed, engine, stack, tasks, model, device or "auto"
     )
     folder = run_dir or Path("demo-run") / time.strftime("%Y%m%d-%H%M%S")
     summary = run(settings, folder, Terminal(stderr=json))
@@ -142,17 +142,17 @@ def plot_command(
     if out is not None and out.suffix.lower() not in ENDINGS:
         raise UsageError("--out", out, f"Name a file that ends in {', '.join(ENDINGS)}.")
     with waiting("reading the records of the runs") as update:
-        found = histories(runs or [], config)
-        window = smooth or window_for(list(found.values()))
+        records = histories(runs or [], config)
+        window = smooth or window_for(list(records.values()))
         if out is not None:
             update("drawing the chart")
             with writing(out):
-                draw_runs(found, window, out)
+                draw_runs(records, window, out)
     if out is not None:
         say(f"wrote {out}")
     if out is None or terminal:
         console = Terminal()
-        console.print_table(run_table(found, window, console))
+        console.print_table(run_table(records, window, console))
 
 
 def histories(given: Sequence[Path], config: Path | None) -> dict[str, list[RoundRecord]]:
@@ -162,25 +162,25 @@ def histories(given: Sequence[Path], config: Path | None) -> dict[str, list[Roun
     """
     from node.monitor.history import read_history
 
-    found: dict[Path, list[RoundRecord]] = {}
-    without: list[NodeError] = []
-    own = [open_node(config).folder.root] if config or not given else []
-    for path in (*given, *own):
+    by_folder: dict[Path, list[RoundRecord]] = {}
+    failures: list[NodeError] = []
+    own_root = [open_node(config).folder.root] if config or not given else []
+    for path in (*given, *own_root):
         try:
             for folder in _run_folders(path):
                 if history := read_history(folder):
-                    found[folder.resolve()] = history
+                    by_folder[folder.resolve()] = history
                 else:
                     raise _no_round(folder)
         except UsageError:
             raise
         except NodeError as error:
-            without.append(error)
-    if not found:
-        raise without[0]
-    for reason in without:
+            failures.append(error)
+    if not by_folder:
+        raise failures[0]
+    for reason in failures:
         say(f"skipped: {reason}", err=True)
-    return dict(zip(_names(list(found)), found.values(), strict=True))
+    return dict(zip(_names(list(by_folder)), by_folder.values(), strict=True))
 
 
 def _run_folders(path: Path) -> list[Path]:
@@ -199,11 +199,11 @@ def _run_folders(path: Path) -> list[Path]:
         parts = re.split(r"(\d+)", str(path))
         return [(int(part), "") if part.isdigit() else (0, part) for part in parts]
 
-    inside = sorted(path.glob(f"*/{METRICS}"), key=by_number) if path.is_dir() else []
-    if not inside:
+    paths = sorted(path.glob(f"*/{METRICS}"), key=by_number) if path.is_dir() else []
+    if not paths:
         remedy = f"Name a folder with a {METRICS}; every node that trains writes one."
         raise NodeError("not a run folder", path, remedy)
-    return [metrics.parent for metrics in inside]
+    return [metrics.parent for metrics in paths]
 
 
 def _no_round(folder: Path) -> NodeError:
@@ -268,9 +268,9 @@ def play_command(
                 _by_hand(verifier, task)
             else:
                 _by_model(verifier, task, model)
-    except (TaskSetError, VerifierError) as refused:
+    except (TaskSetError, VerifierError) as error:
         remedy = "Correct that, or play another family."
-        raise NodeError("the task cannot be played", str(refused), remedy) from refused
+        raise NodeError("the task cannot be played", str(error), remedy) from error
 
 
 def _check(spec: EnvSpec, level: int, file: Path | None) -> None:
@@ -322,16 +322,16 @@ def _by_model(verifier: Any, task: Any, model: str) -> None:
     limits = TurnLimits(turns=32, turn_tokens=256, tokens=4096)
     player = Player(policy, TransformersEngine(policy, seed=task.seed), verifier, limits)
     sampling = Sampling(max_new_tokens=limits.turn_tokens)
-    ((played,),) = player.play([task], [policy.encode_prompt(prompt)], 1, sampling)
-    for turn in played.turns:
+    ((trajectory,),) = player.play([task], [policy.encode_prompt(prompt)], 1, sampling)
+    for turn in trajectory.turns:
         say_on(f"{turn.sample.text}\n")
         if turn.observation is not None:
             _show(turn.observation)
-    if played.lost is not None:
-        raise played.lost
-    reward = played.reward
+    if trajectory.lost is not None:
+        raise trajectory.lost
+    reward = trajectory.reward
     if reward is None:
-        reward = verifier.verify(task, [played.text]).rewards[0]
+        reward = verifier.verify(task, [trajectory.text]).rewards[0]
     say(f"reward {reward:.2f}")
 
 

@@ -25,15 +25,15 @@ def show_identity(config: ConfigOption = None, json: JsonOption = False) -> None
 
     node = open_node(config)
     identity = Identity.load(node.folder.identity)
-    facts = {
+    fields = {
         "peer_id": identity.peer_id,
         "public_key": identity.author.hex(),
         "file": str(node.folder.identity),
     }
     if json:
-        print_json(facts)
+        print_json(fields)
         return
-    for name, value in facts.items():
+    for name, value in fields.items():
         say(f"{name.replace('_', ' '):<12}{value}")
 
 

@@ -90,12 +90,12 @@ def _table(runs: list[Run]) -> Table:
     ]
     table = Table(*columns, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     ids = short_ids([run.swarm_id or "" for run in runs], least=8)
-    for run, shown in zip(runs, ids, strict=True):
+    for run, short_id in zip(runs, ids, strict=True):
         table.add_row(
             run.path,
             run.state,
             run.swarm_name or NONE,
-            shown,
+            short_id,
             NONE if run.round is None else str(run.round),
             share(run.reward),
             size(run.size),
@@ -147,15 +147,15 @@ def _reach(status: dict[str, Any]) -> list[str]:
     reach = status.get("reach")
     if not reach or not status["running"]:
         return []
-    way = f"{reach['way']}: {reach['cause']}" if reach["cause"] else reach["way"]
-    return [way, f"-> {reach['remedy']}"] if reach["remedy"] else [way]
+    summary = f"{reach['way']}: {reach['cause']}" if reach["cause"] else reach["way"]
+    return [summary, f"-> {reach['remedy']}"] if reach["remedy"] else [summary]
 
 
-def _peers(peers: list[dict[str, Any]], ours: str, more: int) -> str:
-    here = [peer for peer in peers if peer.get("swarm_id") in (None, ours)]
-    connected, others = sum(peer["connected"] for peer in here), len(peers) - len(here)
-    suffix = f"; {others} in another swarm" if others else ""
-    return f"{connected} connected, {len(here) + more} present{suffix}"
+def _peers(peers: list[dict[str, Any]], swarm_id: str, extra: int) -> str:
+    in_swarm = [peer for peer in peers if peer.get("swarm_id") in (None, swarm_id)]
+    connected, num_others = sum(peer["connected"] for peer in in_swarm), len(peers) - len(in_swarm)
+    suffix = f"; {num_others} in another swarm" if num_others else ""
+    return f"{connected} connected, {len(in_swarm) + extra} present{suffix}"
 
 
 LOOK_SECONDS = 0.5
@@ -210,13 +210,13 @@ def stop_command(
         raise NodeError("the node ended without a message", f"process {pid}", remedy)
     checkpoints = Checkpoints(folder.checkpoints)
     checkpoint = next((str(checkpoints.path(step)) for step in checkpoints.steps()[-1:]), None)
-    done = status["record"]["round"] if status["record"] else None
+    last = status["record"]["round"] if status["record"] else None
     if json:
-        print_json({"pid": pid, "state": status["state"], "round": done, "checkpoint": checkpoint})
+        print_json({"pid": pid, "state": status["state"], "round": last, "checkpoint": checkpoint})
         return
     say(f"no running node in {folder.root}" if pid is None else f"stopped process {pid}")
-    if done is not None:
-        say(f"its last round is {done}, its last checkpoint {checkpoint or 'not written yet'}")
+    if last is not None:
+        say(f"its last round is {last}, its last checkpoint {checkpoint or 'not written yet'}")
 
 
 def rollouts_command(
@@ -267,7 +267,7 @@ def _checkpoints_table(entries: list[CheckpointEntry]) -> Table:
             share(entry.reward),
             size(entry.bytes),
             f"{lapse(entry.age_s)} ago",
-            ", ".join(mark for mark, holds in marks.items() if holds),
+            ", ".join(mark for mark, is_set in marks.items() if is_set),
         )
     return table
 
@@ -293,12 +293,12 @@ def rollback_command(
         named_round(to, "--to")
     node = open_node(config)
     with waiting("reading the checkpoints"):
-        entry, later = roll_back(node.folder, node.config.schedule, to)
+        entry, rounds = roll_back(node.folder, node.config.schedule, to)
     if json:
-        print_json({"round": entry.round, "policy_step": entry.policy_step, "set_aside": later})
+        print_json({"round": entry.round, "policy_step": entry.policy_step, "set_aside": rounds})
         return
-    aside = ", ".join(map(str, later)) or "none"
-    say(f"rolled back to round {entry.round}, policy step {entry.policy_step}; set aside: {aside}")
+    text = ", ".join(map(str, rounds)) or "none"
+    say(f"rolled back to round {entry.round}, policy step {entry.policy_step}; set aside: {text}")
     say(as_typed(f"next: swarm-node join --config {quote(str(node.path))}"))
 
 
@@ -322,7 +322,7 @@ def dashboard_command(
         say(f"dashboard: {url}")
 
     with stopping() as stop, stop.working():
-        served = Dashboard(node.folder, node.config, address or True, Counters(), tell)
-        with closing(served):
+        dashboard = Dashboard(node.folder, node.config, address or True, Counters(), tell)
+        with closing(dashboard):
             while not stop.wait(LOOK_SECONDS):
                 pass  # Windows interrupts no wait that has no limit

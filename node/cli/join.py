@@ -73,11 +73,11 @@ def ready(given: Path | None, overrides: Overrides, *, json: bool = False) -> Lo
     path = find_config(given)
     if path is None:
         Config.with_overrides(overrides)  # a wrong one creates no node
-        back = {key: value for key, value in overrides.items() if key in WAY_BACK}
-        folder, identity = prepare(NEW_FOLDER, back)
+        network = {key: value for key, value in overrides.items() if key in WAY_BACK}
+        folder, identity = prepare(NEW_FOLDER, network)
         path = folder.config
-        made = f"created a node in ./{NEW_FOLDER}: {identity.peer_id}"
-        say(f"{made}; its settings are in {path}", err=json)
+        message = f"created a node in ./{NEW_FOLDER}: {identity.peer_id}"
+        say(f"{message}; its settings are in {path}", err=json)
     node = open_node(path, overrides)
     identity, is_new = open_identity(node.folder)
     if is_new:
@@ -134,8 +134,8 @@ def detach(
     status = process.status or {}
     addresses, public = status.get("addresses", []) if member else [], status.get("public")
     if json:
-        facts = {"pid": process.pid, "running": process.exit_code is None, "addresses": addresses}
-        print_json({**facts, "public": public, "log": str(node.folder.log)})
+        fields = {"pid": process.pid, "running": process.exit_code is None, "addresses": addresses}
+        print_json({**fields, "public": public, "log": str(node.folder.log)})
         return
     if process.status is None:
         say(f"the node has ended: {process.last_words}")
@@ -282,11 +282,11 @@ def observe_command(
         if config is None:
             from node.run.preflight import prepare
 
-            place = stack.enter_context(TemporaryDirectory(prefix="swarm-watch-"))
-            prepare(Path(place), {"network.start_timeout": PATIENCE_SECONDS})
-            config = Path(place)
-        start = started(config, overrides, json=json, stop_on_eof=stop_on_eof)
-        node, stages = stack.enter_context(start)
+            folder = stack.enter_context(TemporaryDirectory(prefix="swarm-watch-"))
+            prepare(Path(folder), {"network.start_timeout": PATIENCE_SECONDS})
+            config = Path(folder)
+        context = started(config, overrides, json=json, stop_on_eof=stop_on_eof)
+        node, stages = stack.enter_context(context)
         from node.run.preflight import check_places
         from node.run.status import RunOptions
         from node.run.untrained import check_peers, run_untrained

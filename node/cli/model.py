@@ -58,8 +58,8 @@ def evaluated(
         ) as bar,
         display_on(console),
     ):
-        row = bar.add_task(name, total=tasks)
-        options["progress"] = lambda done: bar.update(row, completed=done)
+        task_id = bar.add_task(name, total=tasks)
+        options["progress"] = lambda count: bar.update(task_id, completed=count)
         return evaluate(config, manifest, policy, tasks=tasks, **options)
 
 
@@ -99,18 +99,18 @@ def compare_command(
     --best.
     """
     sides = {name: node_named(name) for name in (first, second)}
-    named = config or next((side.path for side in sides.values() if side), None)
-    shared = open_node(named, overrides_of(assignments))
+    path = config or next((side.path for side in sides.values() if side), None)
+    node = open_node(path, overrides_of(assignments))
     with waiting(LOADING):
         from node.evaluation.comparison import Comparison, manifest_of
 
-    manifest = manifest_of(shared.folder)
-    counts = {"tasks": tasks, "samples": samples, "seed": SEED}
+    manifest = manifest_of(node.folder)
+    options = {"tasks": tasks, "samples": samples, "seed": SEED}
     results = []
     for name in (first, second):
         side = sides[name]
-        policy, _ = model_of(side, best=best) if side else model_of(shared, model=name)
-        results.append(evaluated(shared.config, manifest, policy, printable(name), **counts))
+        policy, _ = model_of(side, best=best) if side else model_of(node, model=name)
+        results.append(evaluated(node.config, manifest, policy, printable(name), **options))
     comparison = Comparison.of(*results)
     if json:
         print_json(_plain(comparison, first, second, samples))
@@ -155,20 +155,20 @@ def _show(comparison: Any, first: str, second: str, show: int) -> None:
         figures = f"{part.first:.3f}", f"{part.second:.3f}", f"{gain.mean:+.3f}", margin
         table.add_row(name, str(part.tasks), *figures)
     terminal.print(table)
-    whole, gain = comparison.all, comparison.all.gain
-    if repeated := _repeated(whole.tasks, whole.questions):
-        terminal.print(f"{repeated}; the intervals count each question once")
-    better = f"{'B' if gain.mean > 0 else 'A'} is better on tasks like these"
-    noise = "no significant difference; use more --tasks to detect smaller ones"
-    terminal.print(better if gain.beyond_noise else noise)
+    total, gain = comparison.all, comparison.all.gain
+    if note := _repeated(total.tasks, total.questions):
+        terminal.print(f"{note}; the intervals count each question once")
+    winner = f"{'B' if gain.mean > 0 else 'A'} is better on tasks like these"
+    no_winner = "no significant difference; use more --tasks to detect smaller ones"
+    terminal.print(winner if gain.beyond_noise else no_winner)
     if comparison.disputed[:show]:
         terminal.print(differences(comparison.disputed, show))
 
 
 def _repeated(tasks: int, questions: int) -> str:
     """Return how many tasks ask how few questions; empty if each asks another one."""
-    shown = f"{counted(tasks, 'task')} ask {counted(questions, 'question')}"
-    return shown if questions < tasks else ""
+    text = f"{counted(tasks, 'task')} ask {counted(questions, 'question')}"
+    return text if questions < tasks else ""
 
 
 def differences(disputed: Sequence[Any], show: int) -> Table:
@@ -220,14 +220,14 @@ def evaluate_command(
     manifest = manifest_of(node.folder)
     of_families([(env.name, 0) for env in manifest.catalogue], family)  # before the model
     policy, name = model_of(node, model=model, step=step, best=best)
-    counts: dict[str, Any] = {"tasks": tasks, "samples": samples}
-    evaluation = evaluated(node.config, manifest, policy, families=family, **counts)
+    options: dict[str, Any] = {"tasks": tasks, "samples": samples}
+    evaluation = evaluated(node.config, manifest, policy, families=family, **options)
     total = Score.of(evaluation, ks)
     families = {env: Score.of(part, ks) for env, part in by_family(evaluation).items()}
     if json:
-        rows = {env: asdict(score) for env, score in families.items()}
-        found = {"model": name, "samples": samples, **asdict(total), "families": rows}
-        print_json(found | ({"shown": _shown(evaluation, show)} if show else {}))
+        scores = {env: asdict(score) for env, score in families.items()}
+        result = {"model": name, "samples": samples, **asdict(total), "families": scores}
+        print_json(result | ({"shown": _shown(evaluation, show)} if show else {}))
         return
     for task in _shown(evaluation, show):
         say(f"# {task['env']}, level {task['level']}")
@@ -238,14 +238,14 @@ def evaluate_command(
         say("")
     _print_scores(name, {**families, "all": total}, ks)
     prompts = [prompt for prompt in evaluation.prompts if prompt is not None]
-    if repeated := _repeated(len(prompts), len({*prompts})):
-        say(f"{repeated}: --tasks beyond that repeats them; use more levels or questions")
+    if note := _repeated(len(prompts), len({*prompts})):
+        say(f"{note}: --tasks beyond that repeats them; use more levels or questions")
 
 
-def _shown(found: Any, count: int) -> list[dict[str, Any]]:
+def _shown(result: Any, count: int) -> list[dict[str, Any]]:
     from node.monitor.groups import transcript
 
-    rows = zip(found.tasks, found.prompts, found.trajectories, found.rewards, strict=True)
+    rows = zip(result.tasks, result.prompts, result.trajectories, result.rewards, strict=True)
     return [
         {
             "env": task.env,
@@ -264,8 +264,8 @@ def _print_scores(model: str, scores: dict[str, Any], ks: list[int]) -> None:
     names = "tasks", "mean reward", *(f"pass@{k}" for k in ks)
     table = Table("family", *figure_columns(*names, no_wrap=False), title=model)
     for name, score in scores.items():
-        passed = (f"{score.pass_at[k]:.3f}" for k in ks)
-        table.add_row(name, str(score.tasks), f"{score.mean_reward:.3f}", *passed)
+        pass_rates = (f"{score.pass_at[k]:.3f}" for k in ks)
+        table.add_row(name, str(score.tasks), f"{score.mean_reward:.3f}", *pass_rates)
     Terminal().print(table)
 
 
@@ -302,21 +302,21 @@ def ask_command(
     if base:
         models.append(model_of(node, model=node.config.policy.model))
     with verifier_of(node.config, manifest) as (verifier, levels):
-        asked = question_of(verifier, manifest, levels, question, family)
-        task = asked.task
+        request = question_of(verifier, manifest, levels, question, family)
+        task = request.task
         if not json:
             say(f"question of {task.env}, level {task.level}:" if task else "question:")
-            say_on(f"{indent(asked.prompt, '  ', lambda line: True)}\n")
-        answers = [_answer(node, verifier, asked, model, temperature, json) for model in models]
+            say_on(f"{indent(request.prompt, '  ', lambda line: True)}\n")
+        answers = [_answer(node, verifier, request, model, temperature, json) for model in models]
     if json:
-        about = {"family": task and task.env, "level": task and task.level}
-        print_json({"prompt": asked.prompt, **about, "answers": answers})
+        labels = {"family": task and task.env, "level": task and task.level}
+        print_json({"prompt": request.prompt, **labels, "answers": answers})
 
 
 def _answer(
     node: LoadedNode,
     verifier: Any,
-    asked: Any,
+    request: Any,
     model: tuple[Any, str],
     temperature: float | None,
     quiet: bool,
@@ -324,21 +324,21 @@ def _answer(
     from node.evaluation.comparison import opinion, pieces, silence
 
     policy, name = model
-    most = node.config.engine.max_new_tokens
+    limit = node.config.engine.max_new_tokens
     if not quiet:
         say(f"{Path(name).name}:")
         say_on("  ")
     text = ""
-    for piece in pieces(policy, asked.prompt, most, temperature):
-        text += piece
+    for chunk in pieces(policy, request.prompt, limit, temperature):
+        text += chunk
         if not quiet:
-            say_on(piece.replace("\n", "\n  "))
-    reward, why = opinion(verifier, asked.task, text)
-    empty = silence(text, asked, temperature)
+            say_on(chunk.replace("\n", "\n  "))
+    reward, reason = opinion(verifier, request.task, text)
+    note = silence(text, request, temperature)
     if not quiet:
-        say_on(f"({empty})\n" if empty else "\n")
-        say(f"  no reward: {why}" if reward is None else f"  reward {reward:.2f}")
-    return {"model": name, "text": text, "reward": reward, "unscored": why, "empty": empty}
+        say_on(f"({note})\n" if note else "\n")
+        say(f"  no reward: {reason}" if reward is None else f"  reward {reward:.2f}")
+    return {"model": name, "text": text, "reward": reward, "unscored": reason, "empty": note}
 
 
 def warm_start_command(

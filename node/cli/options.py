@@ -170,19 +170,19 @@ def _authors(path: Path) -> tuple[bytes, ...]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        what = f"cannot read the allow list ({reason})"
-        raise UsageError(what, path, "Write one peer id per line.") from error
+        failure = f"cannot read the allow list ({reason})"
+        raise UsageError(failure, path, "Write one peer id per line.") from error
     authors = set()
     for number, line in enumerate(text.splitlines(), 1):
-        if named := line.partition("#")[0].strip():
+        if entry := line.partition("#")[0].strip():
             try:
-                authors.add(author_of(pasted_peer(named)))
+                authors.add(author_of(pasted_peer(entry)))
             except BadKey as error:
-                what = (
+                failure = (
                     f"{ADMISSION_OPTION}: line {number} of {path} does not have exactly one peer id"
                 )
                 remedy = "Write one whole peer id per line, as swarm-node identity show prints it."
-                raise UsageError(what, named[:MOST], remedy) from error
+                raise UsageError(failure, entry[:MOST], remedy) from error
     return tuple(sorted(authors))
 
 
@@ -206,15 +206,15 @@ class Command(TyperCommand):
 
 def spread(args: Sequence[str]) -> list[str]:
     """Rewrite ``--peers A B --json`` as ``--peers A --peers B --json``."""
-    repeated: list[str] = []
-    taking = False
+    result: list[str] = []
+    in_peers = False
     for arg in args:
         if arg.startswith("-"):
-            taking = arg == PEERS_OPTION
-        elif taking and repeated[-1] != PEERS_OPTION:
-            repeated.append(PEERS_OPTION)
-        repeated.append(arg)
-    return repeated
+            in_peers = arg == PEERS_OPTION
+        elif in_peers and result[-1] != PEERS_OPTION:
+            result.append(PEERS_OPTION)
+        result.append(arg)
+    return result
 
 
 PublicOption = Annotated[
@@ -251,11 +251,11 @@ BestOption = Annotated[
 
 def check_choice(step: str | None, best: bool, model: str | None = None) -> None:
     """Raise UsageError for more than one of --model, --step and --best, or a wrong --step."""
-    given = {"--model": model, "--step": step}
-    named = [f"{option} {value}" for option, value in given.items() if value is not None]
-    named += ["--best"] if best else []
-    if len(named) > 1:
-        raise UsageError("contradicting options", " and ".join(named), "Keep only one of them.")
+    options = {"--model": model, "--step": step}
+    choices = [f"{option} {value}" for option, value in options.items() if value is not None]
+    choices += ["--best"] if best else []
+    if len(choices) > 1:
+        raise UsageError("contradicting options", " and ".join(choices), "Keep only one of them.")
     if step is not None:
         named_round(step, "--step")
 
@@ -268,13 +268,13 @@ def waiting(what: str) -> Iterator[Say]:
     """
     console = Terminal(stderr=True)
     silent = console.is_terminal or "--json" in sys.argv
-    late = None if silent else say_if_long(what, err=True)
+    timer = None if silent else say_if_long(what, err=True)
     try:
         with console.status(what) as status, display_on(console):
             yield status.update
     finally:
-        if late:
-            late.cancel()
+        if timer:
+            timer.cancel()
 
 
 def model_of(
@@ -289,17 +289,17 @@ def model_of(
         from node.policy.checkpoint_policy import checkpoint_policy, chosen
         from node.policy.policy import Policy
 
-        wanted = node.config.policy
+        config = node.config.policy
         if model:
             # Another model's chat template may not have the same options.
-            options = wanted.chat_template_kwargs if model == wanted.model else {}
-            named = PolicySection(
-                model=model, dtype=wanted.dtype, device=wanted.device, chat_template_kwargs=options
+            options = config.chat_template_kwargs if model == config.model else {}
+            settings = PolicySection(
+                model=model, dtype=config.dtype, device=config.device, chat_template_kwargs=options
             )
-            return Policy.load(named, tell=tell), model
-        with chosen(node.folder, step=step, best=best) as loaded:
-            say_lines(loaded.notes, err=True)
-            return checkpoint_policy(wanted, loaded, tell), str(loaded.path)
+            return Policy.load(settings, tell=tell), model
+        with chosen(node.folder, step=step, best=best) as checkpoint:
+            say_lines(checkpoint.notes, err=True)
+            return checkpoint_policy(config, checkpoint, tell), str(checkpoint.path)
 
 
 def node_named(name: str) -> LoadedNode | None:

@@ -137,10 +137,10 @@ def _departed(
     """
     now = time.time()
     accounts = {peer_id_of(each.author): each for each in read_accounts(folder.journal)}
-    known = [p for p, each in accounts.items() if prefix or each.admitted or is_banned(each, now)]
-    shown = (*listed, *(known if prefix else known[:MOST_LEFT]))
-    left = [peer for peer in dict.fromkeys(shown) if peer not in present]
-    found = [accounts.get(peer) or Account(author_of(peer)) for peer in left]
+    ids = [p for p, each in accounts.items() if prefix or each.admitted or is_banned(each, now)]
+    selected = (*listed, *(ids if prefix else ids[:MOST_LEFT]))
+    departed = [peer for peer in dict.fromkeys(selected) if peer not in present]
+    records = [accounts.get(peer) or Account(author_of(peer)) for peer in departed]
     return [
         {
             "peer_id": peer,
@@ -153,7 +153,7 @@ def _departed(
             "strikes": penalties_now(each, now),
             "banned": is_banned(each, now),
         }
-        for peer, each in zip(left, found, strict=True)
+        for peer, each in zip(departed, records, strict=True)
     ]
 
 
@@ -162,25 +162,25 @@ def _names(peer: dict[str, Any]) -> tuple[str, ...]:
     return (peer["peer_id"],) if author is None else (peer["peer_id"], author.hex())
 
 
-def _table(peers: list[dict[str, Any]], ours: str | None) -> Table:
+def _table(peers: list[dict[str, Any]], swarm_id: str | None) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     table.add_column("peer", no_wrap=True)
-    named = any(peer.get("name") for peer in peers)
-    if named:
+    has_names = any(peer.get("name") for peer in peers)
+    if has_names:
         table.add_column("name", no_wrap=True)
-    kinds = [word for peer in peers for word in _kind(peer, ours).split()]
+    kinds = [word for peer in peers for word in _kind(peer, swarm_id).split()]
     table.add_column("", min_width=max(map(len, kinds), default=None))
     table.add_column("when", min_width=len("59 min"))
     for column in ("in", "out", "groups", "penalty"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("refused", min_width=len("refused"), overflow="fold")
-    for peer, shown in zip(peers, short_ids([p["peer_id"] for p in peers]), strict=True):
+    for peer, short_id in zip(peers, short_ids([p["peer_id"] for p in peers]), strict=True):
         name = Text(printable(peer.get("name") or ""))
         name.truncate(NAME_WIDTH, overflow="ellipsis")
         table.add_row(
-            shown,
-            *([name] if named else []),
-            _kind(peer, ours),
+            short_id,
+            *([name] if has_names else []),
+            _kind(peer, swarm_id),
             f"{_ago(peer.get('heard'))}/{_ago(peer.get('admitted_at'))}",
             size(peer["bytes_in"]),
             size(peer["bytes_out"]),
@@ -191,22 +191,22 @@ def _table(peers: list[dict[str, Any]], ours: str | None) -> Table:
     return table
 
 
-def _facts(peer: dict[str, Any], ours: str | None) -> list[tuple[str, str]]:
+def _facts(peer: dict[str, Any], swarm_id: str | None) -> list[tuple[str, str]]:
     _, *author = _names(peer)
     step, seconds = peer.get("policy_step"), peer.get("round_trip_s")
     links = {"direct": "yes, directly", "relayed": "yes, through a relay"}
     link = links.get(peer.get("link") or "", "yes") if peer["connected"] else "no"
-    admitted = counted(peer["admitted"], "group")
+    groups = counted(peer["admitted"], "group")
     return [
         ("peer id", peer["peer_id"]),
         ("author", author[0] if author else NONE),
         *((f"its {key}", peer[key]) for key in PROFILE_KEYS if peer.get(key)),
-        ("kind", _kind(peer, ours) or "node"),
+        ("kind", _kind(peer, swarm_id) or "node"),
         ("connected", link),
         ("round trip", NONE if seconds is None else f"{1000 * seconds:.3g} ms"),
         ("clock", _clock(peer)),
         ("heard", _ago(peer.get("heard"))),
-        ("admitted", f"{admitted}, the last {_ago(peer.get('admitted_at'))}"),
+        ("admitted", f"{groups}, the last {_ago(peer.get('admitted_at'))}"),
         ("policy step", NONE if step is None else str(step)),
         ("in", size(peer["bytes_in"])),
         ("out", size(peer["bytes_out"])),
@@ -215,31 +215,31 @@ def _facts(peer: dict[str, Any], ours: str | None) -> list[tuple[str, str]]:
     ]
 
 
-def _kind(peer: dict[str, Any], ours: str | None) -> str:
+def _kind(peer: dict[str, Any], swarm_id: str | None) -> str:
     kinds = {
         "no step": peer.get("bootstrap"),
         "relayed": peer.get("link") == "relayed",
         "trusted": peer.get("trusted"),
         "blocked": peer.get("blocked"),
-        "another swarm": peer.get("swarm_id") not in (None, ours),
+        "another swarm": peer.get("swarm_id") not in (None, swarm_id),
         "banned": peer["banned"],
     }
-    return ", ".join(name for name, holds in kinds.items() if holds)
+    return ", ".join(name for name, is_set in kinds.items() if is_set)
 
 
 def _ban(peer: dict[str, Any]) -> str:
     """Return how long a ban lasts if no penalty follows."""
-    left = math.log2(max(1.0, peer["strikes"] / RELEASE_AT)) * PENALTY_HALF_LIFE_S
-    return f", banned for {lapse(left)} more" if peer["banned"] else ""
+    seconds = math.log2(max(1.0, peer["strikes"] / RELEASE_AT)) * PENALTY_HALF_LIFE_S
+    return f", banned for {lapse(seconds)} more" if peer["banned"] else ""
 
 
 def _clock(peer: dict[str, Any]) -> str:
     """Return the peer's clock offset from this machine's, and its uncertainty."""
-    ahead, around = peer.get("clock_ahead_s"), peer.get("round_trip_s")
-    if ahead is None or around is None:
+    offset, round_trip = peer.get("clock_ahead_s"), peer.get("round_trip_s")
+    if offset is None or round_trip is None:
         return NONE
-    side = "ahead" if ahead > 0 else "behind"
-    return f"{abs(ahead):.3g} s {side}, ± {around / 2:.1g} s"
+    side = "ahead" if offset > 0 else "behind"
+    return f"{abs(offset):.3g} s {side}, ± {round_trip / 2:.1g} s"
 
 
 def _ago(unix: float | None) -> str:
@@ -281,16 +281,16 @@ def trust_command(
                 remedy = f"Unblock it first with: swarm-node block {peer} --remove."
                 raise UsageError("this peer is blocked", peer, remedy)
     _change(trusted, peers or [], remove=remove)
-    named = {
+    trusted_by = {
         **dict.fromkeys(trusted.added(), "swarm-node trust"),
         **dict.fromkeys(trusted.configured, "mixture.trusted"),
     }
     if json:
-        print_json([{"peer_id": peer, "by": by} for peer, by in named.items()])
+        print_json([{"peer_id": peer, "by": by} for peer, by in trusted_by.items()])
         return
-    if not named:
+    if not trusted_by:
         say("no trusted peers")
-    for peer, by in named.items():
+    for peer, by in trusted_by.items():
         say(f"trusts {peer} (by {by})")
     if peers:
         _say_when(node.folder)
@@ -323,20 +323,20 @@ def block_command(
         remedy = "Name the peers whose effect to undo."
         raise UsageError("--undo", "without a peer to block", remedy)
     _change(blocked, peers or [], remove=remove)
-    named = blocked.added()
+    peer_ids = blocked.added()
     if not json:
         # Before the rest, which may fail.
         trusted = _trusted(node).all()
-        for peer in named:
+        for peer in peer_ids:
             say(f"blocks {peer}{', although it is trusted' if peer in trusted else ''}")
-        if not named:
+        if not peer_ids:
             say("no peer is blocked")
-    undone = _undo(node, [_whole(peer) for peer in peers or ()]) if undo else None
+    result = _undo(node, [_whole(peer) for peer in peers or ()]) if undo else None
     if json:
-        listed = [{"peer_id": peer} for peer in named]
-        print_json(listed if undone is None else {"blocked": listed, "undone": undone})
-    elif undone is not None:
-        say(_undone(undone))
+        rows = [{"peer_id": peer} for peer in peer_ids]
+        print_json(rows if result is None else {"blocked": rows, "undone": result})
+    elif result is not None:
+        say(_undone(result))
     elif peers:
         _say_when(node.folder)
 
@@ -348,18 +348,18 @@ def _undo(node: LoadedNode, peers: list[str]) -> dict[str, Any]:
         from node.run.resume import roll_back_before
 
         authors = map(author_of, peers)
-        steps, entry, aside = roll_back_before(node.folder, node.config.schedule, authors)
-    back = entry and {"round": entry.round, "policy_step": entry.policy_step, "set_aside": aside}
-    return {"updates": steps, "checkpoint": back}
+        steps, entry, rounds = roll_back_before(node.folder, node.config.schedule, authors)
+    record = entry and {"round": entry.round, "policy_step": entry.policy_step, "set_aside": rounds}
+    return {"updates": steps, "checkpoint": record}
 
 
-def _undone(undone: dict[str, Any]) -> str:
-    back, steps = undone["checkpoint"], undone["updates"]
-    if back is None:
+def _undone(result: dict[str, Any]) -> str:
+    checkpoint, steps = result["checkpoint"], result["updates"]
+    if checkpoint is None:
         return "no update used their groups"
     return (
         f"{counted(len(steps), 'update')} used their groups, the first at policy step {steps[0]}; "
-        f"back at round {back['round']}, policy step {back['policy_step']}"
+        f"back at round {checkpoint['round']}, policy step {checkpoint['policy_step']}"
     )
 
 
@@ -368,33 +368,33 @@ def _say_when(folder: RunFolder) -> None:
     say("the running node applies it from its next round" if running else "no node runs here")
 
 
-def _whole(given: str) -> str:
-    peer = given.strip().rpartition("/p2p/")[-1]
+def _whole(text: str) -> str:
+    peer = text.strip().rpartition("/p2p/")[-1]
     try:
         author_of(peer)
     except BadKey:
         remedy = "Write the whole id, as in that node's start message and in swarm-node status."
-        raise UsageError("not a peer id", given, remedy) from None
+        raise UsageError("not a peer id", text, remedy) from None
     return peer
 
 
-def _change(listed: ListedPeers, given: list[str], *, remove: bool) -> None:
-    if remove and not given:
+def _change(peer_list: ListedPeers, names: list[str], *, remove: bool) -> None:
+    if remove and not names:
         raise UsageError("--remove", "without a peer", "Name the peers to remove.")
-    added, peers = listed.added(), [_whole(peer) for peer in given]
+    current, peers = peer_list.added(), [_whole(peer) for peer in names]
     if not remove:
-        key = listed.folder.identity
-        own = Identity.load(key).peer_id if key.exists() else ""
-        if own in peers:
-            raise UsageError("this is the node's own id", own, "Name another peer.")
+        key = peer_list.folder.identity
+        own_id = Identity.load(key).peer_id if key.exists() else ""
+        if own_id in peers:
+            raise UsageError("this is the node's own id", own_id, "Name another peer.")
         if peers:
-            listed.write((*added, *peers))
+            peer_list.write((*current, *peers))
         return
     for peer in peers:
-        if peer in listed.configured:
+        if peer in peer_list.configured:
             remedy = "Remove it from mixture.trusted in the config, and restart the node."
             raise UsageError("--remove", peer, remedy)
-        if peer not in added:
-            remedy = f"List the {listed.kind} peers with: {listed.command}."
-            raise UsageError(f"this peer is not {listed.kind}", peer, remedy)
-    listed.write([peer for peer in added if peer not in peers])
+        if peer not in current:
+            remedy = f"List the {peer_list.kind} peers with: {peer_list.command}."
+            raise UsageError(f"this peer is not {peer_list.kind}", peer, remedy)
+    peer_list.write([peer for peer in current if peer not in peers])

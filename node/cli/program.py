@@ -68,7 +68,7 @@ EXPECTED = (
 
 def versions() -> str:
     """Return the versions of relevant packages, from metadata, importing nothing."""
-    transports = ", ".join(f"{name} {found}" for name in TRANSPORTS if (found := version(name)))
+    transports = ", ".join(f"{name} {release}" for name in TRANSPORTS if (release := version(name)))
     rows = {
         "swarm-node": version() or "a source tree that is not installed",
         "Python": platform.python_version(),
@@ -83,10 +83,10 @@ def check_text(arguments: Sequence[str]) -> None:
     folder = ""
     with suppress(FileNotFoundError):  # if it was deleted, what needs it reports that
         folder = str(Path.cwd())
-    for what, text in [("folder", folder), *(("argument", text) for text in arguments)]:
+    for kind, text in [("folder", folder), *(("argument", text) for text in arguments)]:
         if any("\ud800" <= character <= "\udfff" for character in text):
             remedy = "Rename it, or use a locale that supports its characters: LC_ALL=C.UTF-8."
-            raise UsageError(f"{what} is not valid text in this locale", text, remedy)
+            raise UsageError(f"{kind} is not valid text in this locale", text, remedy)
 
 
 def usage_error(error: typer.TyperException, program: str) -> UsageError:
@@ -98,10 +98,10 @@ def usage_error(error: typer.TyperException, program: str) -> UsageError:
     parameter, cause = getattr(error, "param", None), error.__cause__
     if parameter is not None and isinstance(cause, ValueError):
         return _wrong_value(f"{command} {max(parameter.opts, key=len)}", cause, remedy)
-    what, _, hint = error.format_message().rstrip(".").partition(". ")
-    if alike := getattr(error, "possibilities", None):
-        what, hint = error.message, f"Did you mean {' or '.join(alike)}?"
-    return UsageError(f"{command}: {what}", None, f"{hint} {remedy}".strip())
+    problem, _, hint = error.format_message().rstrip(".").partition(". ")
+    if guesses := getattr(error, "possibilities", None):
+        problem, hint = error.message, f"Did you mean {' or '.join(guesses)}?"
+    return UsageError(f"{command}: {problem}", None, f"{hint} {remedy}".strip())
 
 
 def _wrong_value(option: str, cause: ValueError, remedy: str) -> UsageError:
@@ -193,22 +193,22 @@ def options(
 
 def add_commands() -> None:
     """Add commands of installed packages: functions that typer reads, or typer apps."""
-    taken = {name for group in COMMANDS.values() for name, *_ in group} | {"identity"}
+    names = {name for group in COMMANDS.values() for name, *_ in group} | {"identity"}
     for entry in importlib.metadata.entry_points(group=GROUP):
-        if entry.name in taken:
-            taken_by = f"there is already a command {entry.name}"
-            say(f"warning: skipped {entry.value}: {taken_by}", err=True)
+        if entry.name in names:
+            conflict = f"there is already a command {entry.name}"
+            say(f"warning: skipped {entry.value}: {conflict}", err=True)
             continue
         try:
-            loaded = entry.load()
+            plugin = entry.load()
         except Exception as error:  # noqa: BLE001 - a package's fault takes no other command away
             failure = f"{entry.value} cannot be imported: {error}"
             say(f"warning: command {entry.name}: {failure}", err=True)
             continue
-        if isinstance(loaded, typer.Typer):
-            app.add_typer(loaded, name=entry.name)
+        if isinstance(plugin, typer.Typer):
+            app.add_typer(plugin, name=entry.name)
         else:
-            app.command(entry.name)(loaded)
+            app.command(entry.name)(plugin)
 
 
 def main(interrupted: Callable[[], bool], commands: typer.Typer = app, name: str = PROGRAM) -> int:

@@ -107,17 +107,17 @@ def create_command(
     write_new(path, manifest)
     identifier = swarm_id(manifest).hex()
     if json:
-        facts = {"swarm_id": identifier, "manifest": str(path), "bytes": len(manifest)}
+        fields = {"swarm_id": identifier, "manifest": str(path), "bytes": len(manifest)}
         bounds = {"answers": asdict(answers)} if answers else {}
-        print_json({**facts, "environments": asdict(trial), **bounds})
+        print_json({**fields, "environments": asdict(trial), **bounds})
         return
     say(f"wrote {path}")
     say(f"created swarm {identifier} with the task set {tasks}")
     if answers:
-        size = f"{group_size} completions of {answer_tokens} tokens have up to {answers.weight}"
-        say(f"{size} bytes, and a frame may have {answers.max_frame_bytes}")
-    named = node.config.tasks.files
-    say_lines((*_tried(trial), *creation.cautions(manifest, tasks, named, node.path)))
+        text = f"{group_size} completions of {answer_tokens} tokens have up to {answers.weight}"
+        say(f"{text} bytes, and a frame may have {answers.max_frame_bytes}")
+    files = node.config.tasks.files
+    say_lines((*_tried(trial), *creation.cautions(manifest, tasks, files, node.path)))
     say_lines(map(as_typed, _next(path, node)))
 
 
@@ -130,26 +130,26 @@ def _errors_of_options(task_set: str) -> Iterator[None]:
 
     try:
         yield
-    except VerifierError as refused:
+    except VerifierError as failure:
         remedy = "See what is missing with: swarm-node doctor."
-        raise NodeError("the task set cannot be tested", str(refused), remedy) from refused
+        raise NodeError("the task set cannot be tested", str(failure), remedy) from failure
     except TaskSetError as error:
         remedy = "Correct it, or use starter, reasoning-gym or another file."
         raise UsageError("--task-set", f"{task_set} ({error})", remedy) from error
     except BadSchema as error:
-        field, _, wrong = str(error).partition(": ")
+        field, _, problem = str(error).partition(": ")
         remedy = "See the options with: swarm-node create --help."
-        raise UsageError(f"--{field.replace('_', '-')}", wrong, remedy) from error
+        raise UsageError(f"--{field.replace('_', '-')}", problem, remedy) from error
 
 
 def _next(path: Path, node: LoadedNode) -> Iterator[str]:
     """Yield the next steps; a node reads only the manifest in its own folder."""
     pinned = node.folder.manifest
     config = quote(str(node.path))
-    seed = f"swarm-node bootstrap --config {config}"
+    bootstrap = f"swarm-node bootstrap --config {config}"
     if pinned.exists() and pinned.samefile(path):
         yield f"next: swarm-node join --config {config}"
-        yield f"or, without training: {seed}"
+        yield f"or, without training: {bootstrap}"
         return
     if pinned.exists():
         yield f"{pinned} belongs to another swarm, so this one needs another node"
@@ -158,7 +158,7 @@ def _next(path: Path, node: LoadedNode) -> Iterator[str]:
         yield "then: swarm-node bootstrap --config FOLDER"
         return
     yield f"next: install -m 600 {quote(str(path))} {quote(str(pinned))}"
-    yield f"then: {seed}"
+    yield f"then: {bootstrap}"
 
 
 def _tried(trial: Trial) -> Iterator[str]:
@@ -207,17 +207,17 @@ def plan_command(
         remedy = "Remove it, or plan for this machine without --memory and --device-memory."
         raise UsageError("--probe", "measures only this machine", remedy)
     with waiting(LOADING) as update:
-        found = planned(model, task_tokens, Path(), memory, device_memory)
+        estimate = planned(model, task_tokens, Path(), memory, device_memory)
         if probe:
             from node.plan.speed import probe as measured
 
-            found = replace(found, speed=measured(found, update))
+            estimate = replace(estimate, speed=measured(estimate, update))
     if json:
-        print_json(found.as_json())
+        print_json(estimate.as_json())
         return
     from node.plan.plan import lines
 
-    say_lines(lines(found))
+    say_lines(lines(estimate))
     tokens = "" if task_tokens == TASK_TOKENS else f" --task-tokens {task_tokens}"
     say(as_typed(f"next: swarm-node init --model {quote(model)}{tokens} FOLDER"))
 
@@ -236,9 +236,9 @@ def planned(
     from node.plan.machine import asked_for, card, this_machine
     from node.plan.plan import plan
 
-    here = this_machine("auto", folder)
+    host = this_machine("auto", folder)
     gpu = None if device_memory is None else card(device_memory)
-    return plan(model, asked_for(here, memory, gpu), tokens)
+    return plan(model, asked_for(host, memory, gpu), tokens)
 
 
 def init_command(
@@ -276,16 +276,16 @@ def init_command(
     from node.storage.run_folder import RunFolder
 
     folder = RunFolder(directory)
-    made = not (systemd and folder.config.exists())
+    is_new = not (systemd and folder.config.exists())
     overrides = overrides_of(assignments)
-    if not made and (given := "--model" if model else "--set" if overrides else None):
-        remedy = f"Remove {given}, or name a new folder."
-        raise UsageError(given, f"{folder.config} already exists", remedy)
+    if not is_new and (option := "--model" if model else "--set" if overrides else None):
+        remedy = f"Remove {option}, or name a new folder."
+        raise UsageError(option, f"{folder.config} already exists", remedy)
     plan, keys = None, overrides
     if model and not folder.config.exists():
         with waiting(LOADING):
             plan = planned(model, task_tokens, directory)
-    if made:
+    if is_new:
         keys = plan.keys(overrides) if plan else overrides
         folder, identity = prepare(directory, keys, full=full)
     else:
@@ -295,8 +295,8 @@ def init_command(
     unit = write_unit(config) if systemd else None
     if json:
         paths = {"config": str(config), "identity": str(folder.identity)}
-        known = {"peer_id": identity.peer_id, "unit": str(unit) if unit else None}
-        print_json({**paths, **known, **({"plan": plan.as_json()} if plan else {})})
+        fields = {"peer_id": identity.peer_id, "unit": str(unit) if unit else None}
+        print_json({**paths, **fields, **({"plan": plan.as_json()} if plan else {})})
         return
     if plan:
         from node.plan.plan import lines
@@ -304,7 +304,7 @@ def init_command(
         say_lines(lines(plan, keys))
         if overrides:
             say("The figures are those of the plan without --set.")
-    if made:
+    if is_new:
         say(f"wrote {config} and {folder.identity}")
     say(f"this node is {identity.peer_id}")
     if unit is None:
@@ -348,14 +348,14 @@ def export_command(
         from node.evaluation.export import write_card
         from node.policy.checkpoint_policy import chosen, export
 
-        with chosen(node.folder, step=step, best=best) as loaded:
-            say_lines(loaded.notes, err=True)
-            export(node.config, loaded, out, adapter=adapter, tell=tell)
-            write_card(node.config, node.folder, loaded, out, adapter=adapter)
+        with chosen(node.folder, step=step, best=best) as checkpoint:
+            say_lines(checkpoint.notes, err=True)
+            export(node.config, checkpoint, out, adapter=adapter, tell=tell)
+            write_card(node.config, node.folder, checkpoint, out, adapter=adapter)
     if not json:
-        say(f"wrote {out} from {loaded.path.name}")
+        say(f"wrote {out} from {checkpoint.path.name}")
     if address := None if push is None else upload(out, push):
         say(f"pushed the model to {address}", err=True)
     if json:
-        facts = {"model": str(out), "checkpoint": str(loaded.path), "state": loaded.state}
-        print_json({**facts, "pushed": address})
+        fields = {"model": str(out), "checkpoint": str(checkpoint.path), "state": checkpoint.state}
+        print_json({**fields, "pushed": address})

@@ -95,8 +95,8 @@ class Config(Section):
     @property
     def widest_mismatch(self) -> float:
         """Mean nats per token from which engine and learner do not compute the same."""
-        rounded = bool(self.engine.backend_options.get("int8"))
-        return WIDE_GAPS["int8" if rounded else self.policy.dtype]
+        quantized = bool(self.engine.backend_options.get("int8"))
+        return WIDE_GAPS["int8" if quantized else self.policy.dtype]
 
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> Config:
@@ -180,17 +180,17 @@ def set_keys(path: Path, keys: Mapping[str, Any]) -> None:
 
     Raises NodeError, and writes nothing, if a key stands there in a way that cannot be replaced.
     """
-    before = path.read_text(encoding="utf-8-sig")
-    text = before
-    wanted: dict[str, Any] = tomllib.loads(before)
+    original = path.read_text(encoding="utf-8-sig")
+    text = original
+    wanted: dict[str, Any] = tomllib.loads(original)
     for key, value in keys.items():
         text = _with_key(text, key, value)
         _put(wanted, key, json.loads(json.dumps(value)))
     try:
-        written = tomllib.loads(text)
+        actual = tomllib.loads(text)
     except tomllib.TOMLDecodeError:
-        written = None
-    if written != wanted:
+        actual = None
+    if actual != wanted:
         lines = ", ".join(f"{key} = {toml_value(value)}" for key, value in keys.items())
         raise NodeError("cannot change the config", path, f"Write these lines yourself: {lines}.")
     write_atomic(path, text.encode())
@@ -200,15 +200,15 @@ def _with_key(text: str, key: str, value: Any) -> str:
     """Return a config's text with a key set, in the place that it has or in its section."""
     section, name = key.split(".")
     line = f"{name} = {toml_value(value)}"
-    head = re.search(rf"^\[{section}\][^\n]*\n", text, re.MULTILINE)
-    if not head:
+    header = re.search(rf"^\[{section}\][^\n]*\n", text, re.MULTILINE)
+    if not header:
         return f"{text.rstrip()}\n\n[{section}]\n{line}\n"
-    following = re.compile(r"^\[", re.MULTILINE).search(text, head.end())
+    following = re.compile(r"^\[", re.MULTILINE).search(text, header.end())
     end = following.start() if following else len(text)
-    present = _assignment(name).search(text, head.end(), end)
-    if not present:
-        return f"{text[: head.end()]}{line}\n{text[head.end() :]}"
-    return f"{text[: present.start()]}{line}{present['remark']}{text[present.end() :]}"
+    assignment = _assignment(name).search(text, header.end(), end)
+    if not assignment:
+        return f"{text[: header.end()]}{line}\n{text[header.end() :]}"
+    return f"{text[: assignment.start()]}{line}{assignment['remark']}{text[assignment.end() :]}"
 
 
 def _assignment(name: str) -> re.Pattern[str]:
@@ -228,8 +228,8 @@ def run_folder(path: Path, config: Config) -> RunFolder:
 def run_folder_alone(path: Path) -> RunFolder | None:
     """Return the run folder that ``path`` names, whatever its other keys; None if it has none."""
     try:
-        given = parse_toml(path.read_text(encoding="utf-8-sig")).get("node", {}).get("run_dir")
-        name = NodeSection().run_dir if given is None else given
+        run_dir = parse_toml(path.read_text(encoding="utf-8-sig")).get("node", {}).get("run_dir")
+        name = NodeSection().run_dir if run_dir is None else run_dir
         return RunFolder(Path(_absolute(path.absolute().parent, "node.run_dir", name)))
     except (OSError, ValueError, TypeError, AttributeError, ConfigError):
         return None
@@ -246,10 +246,10 @@ def _put(values: dict[str, Any], key: str, value: Any) -> None:
     """Set a dotted key in nested tables without changing the caller's inner tables."""
     *tables, last = key.split(".")
     for name in tables:
-        inner = values.get(name, {})
-        if not isinstance(inner, Mapping):
+        table = values.get(name, {})
+        if not isinstance(table, Mapping):
             raise ConfigError(key, value, f"{name} is a single value and has no keys.")
-        values[name] = dict(inner)
+        values[name] = dict(table)
         values = values[name]
     values[last] = value
 
@@ -310,40 +310,40 @@ def _check_schedule(config: Config) -> None:
 def _check_kinds(config: Config) -> None:
     for registry in REGISTRIES:
         section, name = registry.key.split(".")
-        chosen = getattr(getattr(config, section), name)
+        names = getattr(getattr(config, section), name)
         options = getattr(getattr(config, section), f"{name}_options")
-        if isinstance(chosen, str):
-            chosen, options = (chosen,), {chosen: options}
-        for kind in chosen:
+        if isinstance(names, str):
+            names, options = (names,), {names: options}
+        for kind in names:
             registry.check(kind)
             if options.get(kind) or kind not in registry.builtin:  # plugins may be broken
                 registry.options(kind, options.get(kind, {}))
-        if idle := sorted(options.keys() - set(chosen)):
+        if unused := sorted(options.keys() - set(names)):
             remedy = f"It is not in {registry.key}: add it there, or remove this table."
-            raise ConfigError(f"{registry.key}_options", idle[0], remedy)
+            raise ConfigError(f"{registry.key}_options", unused[0], remedy)
 
 
 def _check_gpus(config: Config) -> None:
     for key in ("tensor_parallel_size", "data_parallel_size"):
         width = getattr(config.engine, key)
         if width > 1 and not ENGINES.load(config.engine.backend).several_gpus:
-            able = [name for name in ENGINES.builtin if ENGINES.load(name).several_gpus]
+            backends = [name for name in ENGINES.builtin if ENGINES.load(name).several_gpus]
             remedy = (
-                f"Only engine.backend = {' or '.join(map(repr, able))} uses several GPUs: set "
+                f"Only engine.backend = {' or '.join(map(repr, backends))} uses several GPUs: set "
                 "that, or set this to 1."
             )
             raise ConfigError(f"engine.{key}", width, remedy)
 
 
 def _check_profile(config: Config) -> None:
-    for key, most in (("name", MAX_NAME), ("line", MAX_LINE)):
+    for key, limit in (("name", MAX_NAME), ("line", MAX_LINE)):
         value = getattr(config.profile, key)
         try:
-            check_shown(value, key, most)
+            check_shown(value, key, limit)
         except ProtocolError as error:
-            _, _, why = str(error).partition(": ")
+            _, _, reason = str(error).partition(": ")
             remedy = (
-                f"Peers would reject it ({why}): write up to {most} visible characters in one "
+                f"Peers would reject it ({reason}): write up to {limit} visible characters in one "
                 "line, with single spaces between them."
             )
             raise ConfigError(f"profile.{key}", value, remedy) from error

@@ -18,8 +18,8 @@ _AROUND = " \t\"'`,;.:()<>[]…"  # what text around an id or its beginning may 
 
 def parse_toml(text: str) -> dict[str, Any]:
     """Parse TOML; raise TOMLDecodeError also for what tomllib takes minutes or recursion for."""
-    if deep := _DEEP.search(text):
-        line = text.count("\n", 0, deep.start()) + 1
+    if match := _DEEP.search(text):
+        line = text.count("\n", 0, match.start()) + 1
         raise tomllib.TOMLDecodeError(f"a key has over 64 parts (at line {line})")
     try:
         return tomllib.loads(text)
@@ -34,16 +34,16 @@ def parse_assignments(pairs: Iterable[str], option: str = "--set") -> dict[str, 
     """
     assignments: dict[str, Any] = {}
     for pair in pairs:
-        key, equals, text = pair.partition("=")
+        key, separator, text = pair.partition("=")
         tables = key.strip().split(".")
-        if not equals or len(tables) < 2 or not all(tables):
+        if not separator or len(tables) < 2 or not all(tables):
             raise ConfigError(option, pair, "Write section.key=value, as in learner.lr=1e-5.")
         try:
             value = parse_toml(f"value = {text.strip()}")["value"]
         except tomllib.TOMLDecodeError:
             value = text.strip()
-        textual = not isinstance(value, str) and _takes_text(key.strip())
-        assignments[key.strip()] = text.strip() if textual else value
+        is_text = not isinstance(value, str) and _takes_text(key.strip())
+        assignments[key.strip()] = text.strip() if is_text else value
     return assignments
 
 
@@ -52,8 +52,8 @@ def pasted_peer(text: str) -> str:
 
     Without one it is the text without quotes and punctuation around it.
     """
-    found = set(_PEER_ID.findall(text.rpartition("/p2p-circuit")[2]))
-    return found.pop() if len(found) == 1 else text.strip(_AROUND)
+    peer_ids = set(_PEER_ID.findall(text.rpartition("/p2p-circuit")[2]))
+    return peer_ids.pop() if len(peer_ids) == 1 else text.strip(_AROUND)
 
 
 def parse_mix(text: str) -> tuple[int, int]:

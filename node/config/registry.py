@@ -36,9 +36,9 @@ class Registry:
             remedy = f"{value} has a name that this project uses: rename it in its package."
             raise ConfigError(self.key, name, remedy)
         if name not in self.builtin and not installed:
-            others = sorted({*self.builtin, *self._installed()})
+            names = sorted({*self.builtin, *self._installed()})
             remedy = (
-                f"There is no such plugin: use {' or '.join(map(repr, others))}, or install a "
+                f"There is no such plugin: use {' or '.join(map(repr, names))}, or install a "
                 f"package that adds it to the entry points {self.group}."
             )
             raise ConfigError(self.key, name, remedy)
@@ -50,14 +50,14 @@ class Registry:
             return resolve_name(self.builtin[name])
         entry = self._installed()[name]
         try:
-            found = entry.load()
+            plugin = entry.load()
         except Exception as error:  # a package's code may raise anything while it is imported
             remedy = f"{entry.value} cannot be imported ({error}): repair its package."
             raise ConfigError(self.key, name, remedy) from error
-        if not (isinstance(found, type) and issubclass(found, resolve_name(self.base))):
+        if not (isinstance(plugin, type) and issubclass(plugin, resolve_name(self.base))):
             remedy = f"{entry.value} must be a class that extends {self.base.replace(':', '.')}."
             raise ConfigError(self.key, name, remedy)
-        return found
+        return plugin
 
     def open(self, name: str, given: Mapping[str, Any], *arguments: Any) -> Any:
         """Construct a plugin from ``arguments`` and its settings (:meth:`options`)."""
@@ -65,21 +65,21 @@ class Registry:
 
     def options(self, name: str, given: Mapping[str, Any]) -> Section | None:
         """Validate a plugin's settings, None without ``Options``, or raise ConfigError."""
-        kind: type[Section] | None = self.load(name).Options
-        where = f"{self.key}_options"
-        if kind is None:
+        schema: type[Section] | None = self.load(name).Options
+        table = f"{self.key}_options"
+        if schema is None:
             if given:
-                raise ConfigError(where, dict(given), f"{name!r} has no options: leave it empty.")
+                raise ConfigError(table, dict(given), f"{name!r} has no options: leave it empty.")
             return None
         try:
-            return kind.model_validate(dict(given))
+            return schema.model_validate(dict(given))
         except ValidationError as error:
             detail = error.errors()[0]
-            what = ".".join([where, *map(str, detail["loc"])])
+            location = ".".join([table, *map(str, detail["loc"])])
             remedy = (
-                f"{wording(detail)}. The options of {name!r} are {', '.join(kind.model_fields)}."
+                f"{wording(detail)}. The options of {name!r} are {', '.join(schema.model_fields)}."
             )
-            raise ConfigError(what, detail["input"], remedy) from None
+            raise ConfigError(location, detail["input"], remedy) from None
 
     def _installed(self) -> dict[str, EntryPoint]:
         entries = _entry_points(tuple(sys.path))
@@ -89,8 +89,8 @@ class Registry:
 @lru_cache(maxsize=1)
 def _entry_points(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
     del path
-    every = (entry for package in distributions() for entry in package.entry_points)
-    return tuple(entry for entry in every if entry.group.startswith("swarm_node."))
+    entries = (entry for package in distributions() for entry in package.entry_points)
+    return tuple(entry for entry in entries if entry.group.startswith("swarm_node."))
 
 
 def _registry(key: str, group: str, base: str, builtin: Mapping[str, str]) -> Registry:

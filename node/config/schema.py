@@ -37,18 +37,18 @@ def commented(config: BaseModel, only: Collection[str] | None) -> str:
     """
     lines = [TITLE, ALL_KEYS if only is None else COMMON_KEYS, ""]
     for name, section in config:
-        written = list[str]()
+        body = list[str]()
         for key, field in type(section).model_fields.items():
-            value, about = getattr(section, key), field.description or ""
+            value, description = getattr(section, key), field.description or ""
             if only is not None:
                 if f"{name}.{key}" not in only and value == field.default:
                     continue
-                about = f"{_first_sentence(about)}."
-            about = f"{about} ({values_of(field)})"
-            written += textwrap.wrap(about, WIDTH, initial_indent="# ", subsequent_indent="# ")
-            written += [f"{key} = {toml_value(value)}", ""]
-        if written:
-            lines += [f"# {purpose(section)}", f"[{name}]", "", *written]
+                description = f"{_first_sentence(description)}."
+            description = f"{description} ({values_of(field)})"
+            body += textwrap.wrap(description, WIDTH, initial_indent="# ", subsequent_indent="# ")
+            body += [f"{key} = {toml_value(value)}", ""]
+        if body:
+            lines += [f"# {purpose(section)}", f"[{name}]", "", *body]
     return "\n".join(lines)
 
 
@@ -75,19 +75,19 @@ def purpose(section: BaseModel) -> str:
 
 def values_of(field: FieldInfo) -> str:
     """Format the values a key takes, such as ``number, above 0, seconds``."""
-    kind: Any = field.annotation
-    if get_origin(kind) is Literal:
-        return ", ".join(toml_value(choice) for choice in get_args(kind))
+    annotation: Any = field.annotation
+    if get_origin(annotation) is Literal:
+        return ", ".join(toml_value(choice) for choice in get_args(annotation))
     extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
     if isinstance(choices := extra["choices"], list) and choices:
         return ", ".join([*map(toml_value, choices), "or a package's own"])
     if values := extra["values"]:
         return str(values)
-    parts = [_TYPES.get(kind, "table" if get_origin(kind) is dict else "list")]
+    parts = [_TYPES.get(annotation, "table" if get_origin(annotation) is dict else "list")]
     for bound in field.metadata:
         if type(bound) in _BOUNDS:
-            attribute, words = _BOUNDS[type(bound)]
-            parts.append(f"{words} {getattr(bound, attribute)}")
+            attribute, phrase = _BOUNDS[type(bound)]
+            parts.append(f"{phrase} {getattr(bound, attribute)}")
     if extra["unit"]:
         parts.append(str(extra["unit"]))
     return ", ".join(parts)
@@ -121,15 +121,15 @@ def explain(root: type[BaseModel], error: ValidationError) -> ConfigError:
     place = detail["loc"][:depth]
     location = [str(part) for part in place]
     # A tuple with a wrong item is also reported as too short.
-    others = [each for each in details[1:] if each["loc"][:depth] != place[: len(each["loc"])]]
-    more = f" ({len(others)} more to correct after this one.)" if others else ""
+    others = [other for other in details[1:] if other["loc"][:depth] != place[: len(other["loc"])]]
+    suffix = f" ({len(others)} more to correct after this one.)" if others else ""
     if detail["type"] == "extra_forbidden":
         remedy = _known(root, location, value)
         value = None if isinstance(value, Mapping) else value
     else:
         expected = f"It should be {values}" if values else wording(detail)
         remedy = f"{expected}. {_documented(root, location)}"
-    return ConfigError(".".join(location), value, remedy + more)
+    return ConfigError(".".join(location), value, remedy + suffix)
 
 
 def wording(detail: ErrorDetails) -> str:
@@ -148,17 +148,17 @@ def wording(detail: ErrorDetails) -> str:
 
 def _known(root: type[BaseModel], location: Sequence[str], value: Any) -> str:
     *tables, last = location
-    known = list(_section(root, tables).model_fields)
-    what = "table" if not tables and isinstance(value, Mapping) else "key"
-    elsewhere = [
+    names = list(_section(root, tables).model_fields)
+    noun = "table" if not tables and isinstance(value, Mapping) else "key"
+    candidates = [
         f"{name}.{last}"
         for name in root.model_fields
         if last in _section(root, [name]).model_fields
     ]
-    close = difflib.get_close_matches(last, known, n=1, cutoff=0.7)
-    if meant := ([".".join([*tables, *close])] if close else elsewhere):
-        return f"Unknown {what}: did you mean {meant[0]}?"
-    return f"Unknown {what}: remove it, or use one of {', '.join(known)}."
+    matches = difflib.get_close_matches(last, names, n=1, cutoff=0.7)
+    if suggestions := ([".".join([*tables, *matches])] if matches else candidates):
+        return f"Unknown {noun}: did you mean {suggestions[0]}?"
+    return f"Unknown {noun}: remove it, or use one of {', '.join(names)}."
 
 
 def _documented_values(root: type[BaseModel], location: Sequence[str]) -> str:
@@ -179,23 +179,23 @@ def _documented(root: type[BaseModel], location: Sequence[str]) -> str:
     if len(purpose.split()) > MOST_WORDS:
         purpose = purpose.partition(": ")[0]
     words = purpose.split()
-    quoted = " ".join(words[:MOST_WORDS]) + ("…" if len(words) > MOST_WORDS else ".")
-    limited = any(type(bound) in _BOUNDS for bound in field.metadata)
-    allowed = f"Allowed: {values_of(field)}. " if limited else ""
-    return f"{quoted} ({allowed}Default: {toml_value(field.default)}.)"
+    summary = " ".join(words[:MOST_WORDS]) + ("…" if len(words) > MOST_WORDS else ".")
+    bounded = any(type(bound) in _BOUNDS for bound in field.metadata)
+    limits = f"Allowed: {values_of(field)}. " if bounded else ""
+    return f"{summary} ({limits}Default: {toml_value(field.default)}.)"
 
 
-def _first_sentence(about: str) -> str:
+def _first_sentence(description: str) -> str:
     """Return the first sentence of a key's description, without its period."""
-    return about.removesuffix(".").partition(". ")[0]
+    return description.removesuffix(".").partition(". ")[0]
 
 
 def _section(root: type[BaseModel], tables: Sequence[str]) -> type[BaseModel]:
     for name in tables:
-        inner = root.model_fields[name].annotation
-        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+        section = root.model_fields[name].annotation
+        if not (isinstance(section, type) and issubclass(section, BaseModel)):
             raise TypeError(f"{name} is not a table")
-        root = inner
+        root = section
     return root
 
 
@@ -255,18 +255,18 @@ def check_addresses(key: str, addresses: tuple[str, ...]) -> None:
             _check_whole(key, address)
         if dialed and _NAMED.fullmatch(address) and _is_peer(address):
             continue
-        parsed = _ADDRESS.fullmatch(address)
-        if not parsed or not _has_host(parsed[1], parsed[2]) or int(parsed[3]) > _HIGHEST_PORT:
+        match = _ADDRESS.fullmatch(address)
+        if not match or not _has_host(match[1], match[2]) or int(match[3]) > _HIGHEST_PORT:
             example = _PEER if dialed else _PLAIN
             remedy = f"Write a multiaddress such as {example}, not a URL or host:port."
             raise ConfigError(key, address, remedy)
-        if int(parsed[3]) == 0 and key != "network.listen":
+        if int(match[3]) == 0 and key != "network.listen":
             remedy = "Peers cannot dial port 0: write the port that the node listens on."
             raise ConfigError(key, address, remedy)
         if dialed and not _is_peer(address):
-            add = "Correct the peer's id" if "/p2p/" in address else "Add /p2p/ and the peer's id"
-            whole = "the peer's start message shows the whole address"
-            raise ConfigError(key, address, f"{add} at the end, as in {_PEER}; {whole}.")
+            fix = "Correct the peer's id" if "/p2p/" in address else "Add /p2p/ and the peer's id"
+            hint = "the peer's start message shows the whole address"
+            raise ConfigError(key, address, f"{fix} at the end, as in {_PEER}; {hint}.")
 
 
 def check_trusted(peers: Sequence[str]) -> None:
@@ -279,21 +279,21 @@ def check_trusted(peers: Sequence[str]) -> None:
 
 def _check_whole(key: str, text: str) -> None:
     """Raise ConfigError for text around a peer's address, or an id without an address."""
-    found = {each for each in _IN_TEXT.findall(text) if _is_peer(each)}
-    if len(found) == 1 and text not in found:
-        raise ConfigError(key, text, f"Remove the text around the address: {found.pop()}")
+    addresses = {address for address in _IN_TEXT.findall(text) if _is_peer(address)}
+    if len(addresses) == 1 and text not in addresses:
+        raise ConfigError(key, text, f"Remove the text around the address: {addresses.pop()}")
     peer = pasted_peer(text)
-    if not found and "/ip" not in text and "/dns" not in text and _is_peer(f"/p2p/{peer}"):
+    if not addresses and "/ip" not in text and "/dns" not in text and _is_peer(f"/p2p/{peer}"):
         remedy = f"Write the peer's whole address: {_PLAIN}/p2p/{peer}; its start message shows it."
         raise ConfigError(key, text, remedy)
 
 
 def host_and_port(key: str, place: str) -> tuple[str, int]:
     """Parse ``host:port`` (IPv6 in brackets) or raise :class:`ConfigError`."""
-    parsed = _PLACE.fullmatch(place)
-    if not parsed or int(parsed[3]) > _HIGHEST_PORT:
+    match = _PLACE.fullmatch(place)
+    if not match or int(match[3]) > _HIGHEST_PORT:
         raise ConfigError(key, place, "Write host:port, as in 127.0.0.1:8710 or [::1]:8710.")
-    return parsed[1] or parsed[2], int(parsed[3])
+    return match[1] or match[2], int(match[3])
 
 
 def _has_host(family: str, host: str) -> bool:
@@ -304,5 +304,5 @@ def _has_host(family: str, host: str) -> bool:
 
 
 def _is_peer(address: str) -> bool:
-    _, named, peer = address.rpartition("/p2p/")
-    return bool(named) and author_or_none(peer) is not None
+    _, separator, peer = address.rpartition("/p2p/")
+    return bool(separator) and author_or_none(peer) is not None

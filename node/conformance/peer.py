@@ -80,9 +80,9 @@ class Peer:
     async def stream(self, protocol: str) -> AsyncIterator[StreamEnds]:
         """Open a new stream to the peer, closed at the end."""
         reader, writer = await self.transport.node.open_stream(self.peer_id, protocol)
-        noted: Any = _Noted(writer, protocol, self.sent)
+        recorder: Any = _Noted(writer, protocol, self.sent)
         with closing(writer):
-            yield reader, noted
+            yield reader, recorder
 
     async def call(self, name: str, request: bytes) -> Fields:
         """Return the fields of the response to a DHT call; raises ``TransportError``."""
@@ -153,12 +153,12 @@ async def meet(address: str, folder: Path, over: str) -> AsyncIterator[Peer]:
     Raises ``ConfigError`` if the transport is unusable, ``TransportError`` if the peer does not
     answer, ``ProtocolError`` if its manifest is invalid.
     """
-    another = partial(_client, folder / "another", over)
+    new_client = partial(_client, folder / "another", over)
     async with _client(folder / "client", over) as (identity, transport):
         peer_id, in_dht = await _connect(transport, address)
         signed = await fetch_manifest(transport, peer_id)
-        found = open_manifest(signed), swarm_id(signed)
-        yield Peer(peer_id, identity, transport, *found, another, in_dht)
+        swarm = open_manifest(signed), swarm_id(signed)
+        yield Peer(peer_id, identity, transport, *swarm, new_client, in_dht)
 
 
 async def _connect(transport: NodeTransport, address: str) -> tuple[str, bool]:
@@ -178,16 +178,16 @@ async def _connect(transport: NodeTransport, address: str) -> tuple[str, bool]:
 
 
 @asynccontextmanager
-async def _client(folder: Path, over: str) -> AsyncIterator[tuple[Identity, NodeTransport]]:
-    network = NetworkSection(transport=over, listen=LISTEN, relay="off")
-    kind: TransportKind = TRANSPORTS.open(over, {})
+async def _client(folder: Path, backend: str) -> AsyncIterator[tuple[Identity, NodeTransport]]:
+    network = NetworkSection(transport=backend, listen=LISTEN, relay="off")
+    kind: TransportKind = TRANSPORTS.open(backend, {})
     kind.check(network)
     folder.mkdir()
-    thrown_away = RunFolder(folder)
-    identity = Identity.create(thrown_away.identity)
-    transport = kind.open(network, thrown_away, Counters(), beside=False)
+    run_folder = RunFolder(folder)
+    identity = Identity.create(run_folder.identity)
+    transport = kind.open(network, run_folder, Counters(), beside=False)
     if not isinstance(transport, NodeTransport):
-        raise ConfigError("network.transport", over, "Its streams cannot be spoken on bare.")
+        raise ConfigError("network.transport", backend, "Its streams cannot be spoken on bare.")
     transport.use_validator(lambda record: True)
     try:
         await transport.start()

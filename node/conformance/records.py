@@ -41,22 +41,22 @@ async def _ping(peer: Peer) -> None:
     require(size == NODE_BYTES, f"its node id has {size} bytes")
     (clock,) = answer.get(4, [0.0])
     require(isinstance(clock, float), "its clock is not a double")
-    off = float(clock) - time.time()
-    require(abs(off) <= CLOCK_SKEW, f"its clock is {off:+.1f} s off this machine's")
+    offset = float(clock) - time.time()
+    require(abs(offset) <= CLOCK_SKEW, f"its clock is {offset:+.1f} s off this machine's")
 
 
 async def _available(peer: Peer) -> None:
-    ours = encode({1: peer.transport.node.hash_table.node_id})
-    asked: dict[str, tuple[dict[int, Field], bool]] = {
-        "validates a node that answers": ({2: ours, 3: True}, True),
+    node = encode({1: peer.transport.node.hash_table.node_id})
+    cases: dict[str, tuple[dict[int, Field], bool]] = {
+        "validates a node that answers": ({2: node, 3: True}, True),
         "validates a node id that is not the asker's": ({2: _node(peer), 3: True}, False),
         "validates a client": ({3: True}, False),
-        "validates nothing": ({2: ours, 3: False}, False),
+        "validates nothing": ({2: node, 3: False}, False),
     }
-    for what, (request, due) in asked.items():
+    for label, (request, expected) in cases.items():
         answer = await _call(peer, "rpc_ping", request)
-        says = varints(answer.get(5, [0]))[-1:] == [1]
-        require(says == due, f"to a ping that {what} it answers available = {says}")
+        available = varints(answer.get(5, [0]))[-1:] == [1]
+        require(available == expected, f"to a ping that {label} it answers available = {available}")
 
 
 async def _absent(peer: Peer) -> None:
@@ -85,11 +85,11 @@ async def _several(peer: Peer) -> None:
 async def _stores(peer: Peer) -> None:
     record, key, expiry = _announced(peer)
     await _stored(peer, key, record, expiry)
-    found = await _records(peer, key)
-    require(peer.identity.author in found, "what it stored is not to be found")
-    value, until = found[peer.identity.author]
+    records = await _records(peer, key)
+    require(peer.identity.author in records, "what it stored is not to be found")
+    value, end = records[peer.identity.author]
     require(value == record, "it gives other bytes than it was given")
-    require(until == expiry, f"expiration {expiry!r} became {until!r}")
+    require(end == expiry, f"expiration {expiry!r} became {end!r}")
 
 
 async def _renews(peer: Peer) -> None:
@@ -104,37 +104,37 @@ async def _renews(peer: Peer) -> None:
 
 async def _unpacked(peer: Peer) -> None:
     record, key, expiry = _announced(peer, longer=0.6)
-    lists = {2: [key], 3: [_packed(peer.identity.author)], 4: [_packed(record)]}
-    request = encode(lists) + encode({5: expiry}) + encode({6: False})
-    taken = varints((await peer.call("rpc_store", request)).get(2, []))
-    require(taken == [1], f"asked to store a record with numbers not packed, it answers {taken}")
+    fields = {2: [key], 3: [_packed(peer.identity.author)], 4: [_packed(record)]}
+    request = encode(fields) + encode({5: expiry}) + encode({6: False})
+    reply = varints((await peer.call("rpc_store", request)).get(2, []))
+    require(reply == [1], f"asked to store a record with numbers not packed, it answers {reply}")
 
 
 async def _whole_dictionary(peer: Peer) -> None:
     record, key, expiry = _announced(peer, longer=0.7)
-    for until, due in {expiry: [1], expiry + 60.0: [0]}.items():
-        entries = [[peer.identity.author, _packed(record), until]]
-        held = msgpack.packb([math.inf, until, entries])
-        value = msgpack.packb(msgpack.ExtType(DICTIONARY_CODE, held))
-        taken = await _taken(peer, key, b"", value, until)
-        what = "holds" if due == [1] else "does not hold"
-        require(taken == due, f"to a dictionary whose record {what} it answers {taken}")
+    for end, expected in {expiry: [1], expiry + 60.0: [0]}.items():
+        entries = [[peer.identity.author, _packed(record), end]]
+        payload = msgpack.packb([math.inf, end, entries])
+        value = msgpack.packb(msgpack.ExtType(DICTIONARY_CODE, payload))
+        reply = await _taken(peer, key, b"", value, end)
+        verb = "holds" if expected == [1] else "does not hold"
+        require(reply == expected, f"to a dictionary whose record {verb} it answers {reply}")
 
 
 async def _refuses(peer: Peer) -> None:
     author = peer.identity.author
     record, key, expiry = _announced(peer)
     epoch = epoch_of(time.time(), peer.manifest.epoch_seconds)
-    ahead, ahead_key, ahead_end = _announced(peer, epoch=epoch + 2)
+    future, future_key, future_end = _announced(peer, epoch=epoch + 2)
     past, past_key, past_end = _announced(peer, epoch=max(0, epoch - 4))
     other = Identity.generate()
-    flipped = record[:-1] + bytes([record[-1] ^ 1])
-    wrong: dict[str, tuple[bytes, bytes, bytes, float]] = {
+    corrupted = record[:-1] + bytes([record[-1] ^ 1])
+    cases: dict[str, tuple[bytes, bytes, bytes, float]] = {
         "under another author's name": (key, _packed(other.author), _packed(record), expiry),
         "in another place": (bytes(20), _packed(author), _packed(record), expiry),
         "prolonged": (key, _packed(author), _packed(record), expiry + 60.0),
-        "with a bit flipped": (key, _packed(author), _packed(flipped), expiry),
-        "of an epoch ahead": (ahead_key, _packed(author), _packed(ahead), ahead_end),
+        "with a bit flipped": (key, _packed(author), _packed(corrupted), expiry),
+        "of an epoch ahead": (future_key, _packed(author), _packed(future), future_end),
         "of an epoch gone by": (past_key, _packed(author), _packed(past), past_end),
         "of 5,000 bytes": (key, _packed(author), _packed(record + bytes(5000)), expiry),
         "that is a number": (key, _packed(author), msgpack.packb(1), expiry),
@@ -143,19 +143,19 @@ async def _refuses(peer: Peer) -> None:
         "without an end": (key, _packed(author), _packed(record), math.inf),
         "nested": (key, _packed(author), b"\x91" * 100_000, expiry),
     }
-    for what, parts in wrong.items():
+    for label, args in cases.items():
         try:
-            taken = await _taken(peer, *parts)
+            reply = await _taken(peer, *args)
         except TransportError:
             continue  # an error is a refusal, too
-        require(not any(taken), f"it stores a record {what}")
+        require(not any(reply), f"it stores a record {label}")
 
 
 async def _uneven(peer: Peer) -> None:
     record, key, expiry = _announced(peer)
-    lists = {2: [key] * 3, 3: [_packed(peer.identity.author)], 4: [_packed(record)]}
+    fields = {2: [key] * 3, 3: [_packed(peer.identity.author)], 4: [_packed(record)]}
     with suppress(TransportError, Broken):
-        await _call(peer, "rpc_store", {**lists, 5: [expiry], 6: [False] * 3})
+        await _call(peer, "rpc_store", {**fields, 5: [expiry], 6: [False] * 3})
     for name in ("rpc_ping", "rpc_find", "rpc_store"):
         with suppress(TransportError, Broken):
             await peer.call(name, b"\xff" * 64)
@@ -171,26 +171,26 @@ def _announced(
         raise Untried("the swarm has an allow list, and this client is not on it")
     if isinstance(rule, ProofOfWork) and rule.bits > MOST_WORK:
         raise Untried(f"the swarm asks for {rule.bits} bits of work")
-    now = epoch_of(time.time(), seconds) if epoch is None else epoch
+    slot = epoch_of(time.time(), seconds) if epoch is None else epoch
     author = peer.identity.author
     announcement = Announcement(
-        epoch=now,
+        epoch=slot,
         depth=0,
-        shard=shard_of(author, now, 0),
+        shard=shard_of(author, slot, 0),
         sequence=time.time_ns() // 1000,
         policy_step=0,
-        expiry=(now + 2 + longer) * seconds,
+        expiry=(slot + 2 + longer) * seconds,
         nonce=find_nonce(rule, peer.swarm, author),
         offers=(),
     )
-    key = record_key(peer.swarm, now, announcement.depth, announcement.shard)
+    key = record_key(peer.swarm, slot, announcement.depth, announcement.shard)
     signed = sign_announcement(announcement, peer.identity, peer.swarm)
     return signed, dht_key_of(key), announcement.expiry
 
 
 async def _stored(peer: Peer, key: bytes, record: bytes, expiry: float) -> None:
-    taken = await _store(peer, key, record, expiry)
-    require(taken == [1], f"asked to store a record that holds, it answers {taken}")
+    reply = await _store(peer, key, record, expiry)
+    require(reply == [1], f"asked to store a record that holds, it answers {reply}")
 
 
 async def _store(peer: Peer, key: bytes, record: bytes, expiry: float) -> list[int]:
@@ -216,18 +216,18 @@ async def _records(peer: Peer, key: bytes) -> dict[bytes, tuple[bytes, float]]:
     result = await _find(peer, key, {})
     require(_enum(result) == _DICTIONARY, f"the result is of kind {_enum(result)}, 2 was due")
     try:
-        outer = msgpack.unpackb(_bytes(result, 2), strict_map_key=False)
-        require(outer.code == DICTIONARY_CODE, f"msgpack extension {outer.code}")
-        _, _, entries = msgpack.unpackb(outer.data)
-        found = {author: (msgpack.unpackb(value), expiry) for author, value, expiry in entries}
+        extension = msgpack.unpackb(_bytes(result, 2), strict_map_key=False)
+        require(extension.code == DICTIONARY_CODE, f"msgpack extension {extension.code}")
+        _, _, entries = msgpack.unpackb(extension.data)
+        records = {author: (msgpack.unpackb(value), expiry) for author, value, expiry in entries}
     except (ValueError, TypeError, AttributeError, msgpack.UnpackException) as error:
         raise Broken(f"its dictionary cannot be read: {error!r}") from error
-    return found
+    return records
 
 
 def _neighbours(result: Fields) -> list[bytes]:
     """Return the node ids in a result, which must hold."""
-    nodes, peers = ([each for each in result.get(n, []) if isinstance(each, bytes)] for n in (4, 5))
+    nodes, peers = ([item for item in result.get(n, []) if isinstance(item, bytes)] for n in (4, 5))
     require(len(nodes) == len(peers), f"{len(nodes)} node ids beside {len(peers)} PeerIDs")
     require(len(nodes) <= BUCKET, f"it lists {len(nodes)} nodes")
     lengths = {len(node) for node in nodes}

@@ -62,22 +62,22 @@ _LENGTH = struct.Struct(">I")
 Value = TypeVar("Value")
 
 
-def _valid(what: str, decode: Callable[..., Value], *parts: Any) -> Value:
+def _valid(name: str, decode: Callable[..., Value], *parts: Any) -> Value:
     """Decode what the peer sent; raise :class:`Broken`, which names it, if it is not valid."""
     try:
         return decode(*parts)
     except ProtocolError as error:
-        raise Broken(f"{what} is {error.code}: {error}") from error
+        raise Broken(f"{name} is {error.code}: {error}") from error
 
 
 async def _refuses_all(peer: Peer, protocol: str, requests: Mapping[str, bytes]) -> None:
-    for what, request in requests.items():
-        require(await peer.refuses(protocol, request), f"it answered a request with {what}")
+    for label, request in requests.items():
+        require(await peer.refuses(protocol, request), f"it answered a request with {label}")
 
 
 async def _same_manifest(peer: Peer) -> None:
-    again = await peer.manifest_again()
-    require(swarm_id(again) == peer.swarm, "it is of another swarm the second time")
+    manifest = await peer.manifest_again()
+    require(swarm_id(manifest) == peer.swarm, "it is of another swarm the second time")
 
 
 async def _manifest_of_something(peer: Peer) -> None:
@@ -105,8 +105,8 @@ async def _once(peer: Peer) -> None:
 
 async def _bytes_behind(peer: Peer) -> None:
     async with _sent(peer, MANIFEST_STREAM, _LENGTH.pack(0) + b"more") as reader:
-        otherwise = "no response to a request with bytes behind it"
-        answer = await _response(reader, MAX_MANIFEST_RESPONSE_BYTES, otherwise)
+        message = "no response to a request with bytes behind it"
+        answer = await _response(reader, MAX_MANIFEST_RESPONSE_BYTES, message)
     require(swarm_id(answer) == peer.swarm, "it answers a request with bytes behind it otherwise")
 
 
@@ -119,24 +119,24 @@ async def _sent(peer: Peer, protocol: str, data: bytes) -> AsyncIterator[asyncio
         yield reader
 
 
-async def _response(reader: asyncio.StreamReader, most: int, otherwise: str) -> bytes:
+async def _response(reader: asyncio.StreamReader, limit: int, message: str) -> bytes:
     try:
         async with asyncio.timeout(PATIENCE):
             (size,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-            return await reader.readexactly(min(size, most))
+            return await reader.readexactly(min(size, limit))
     except (TimeoutError, OSError, EOFError) as error:
-        raise Broken(f"{otherwise}: {error!r}") from error
+        raise Broken(f"{message}: {error!r}") from error
 
 
-async def _closes(reader: asyncio.StreamReader, otherwise: str, patience: float = PATIENCE) -> None:
+async def _closes(reader: asyncio.StreamReader, message: str, patience: float = PATIENCE) -> None:
     try:
         async with asyncio.timeout(patience):
-            left = await reader.read(1)
+            data = await reader.read(1)
     except TimeoutError as error:
-        raise Broken(otherwise) from error
+        raise Broken(message) from error
     except OSError:
         return
-    require(not left, "it continues to send")
+    require(not data, "it continues to send")
 
 
 async def _unknown_stream(peer: Peer) -> None:
@@ -168,31 +168,31 @@ async def _gossip(peer: Peer, after: int, limit: int, known: Sequence[bytes] = (
 
 
 async def _all_gossip(peer: Peer) -> dict[bytes, Announcement]:
-    found = {}
+    by_author = {}
     for record in await _gossip(peer, 0, MAX_GOSSIP):
-        parts = record, peer.swarm, peer.manifest
-        author, announcement = _valid("a record of it", open_announcement, *parts)
-        found[author] = announcement
-    return found
+        args = record, peer.swarm, peer.manifest
+        author, announcement = _valid("a record of it", open_announcement, *args)
+        by_author[author] = announcement
+    return by_author
 
 
 async def _gossip_of_later_epochs(peer: Peer) -> None:
     require(not await _gossip(peer, FAR, MAX_GOSSIP), "it gives records of earlier epochs")
-    known = await _all_gossip(peer)
-    if not known:
+    by_author = await _all_gossip(peer)
+    if not by_author:
         raise Untried("it knows no announcement yet")
-    newest = max(announcement.epoch for announcement in known.values())
+    newest = max(announcement.epoch for announcement in by_author.values())
     for record in await _gossip(peer, newest, MAX_GOSSIP):
         _, announcement = open_announcement(record, peer.swarm, peer.manifest)
         require(announcement.epoch > newest, f"asked for more than {newest}: {announcement.epoch}")
 
 
 async def _gossip_of_what_is_new(peer: Peer) -> None:
-    known = await _gossip(peer, 0, MAX_GOSSIP)
-    if not known:
+    records = await _gossip(peer, 0, MAX_GOSSIP)
+    if not records:
         raise Untried("it knows no announcement yet")
-    again = await _gossip(peer, 0, MAX_GOSSIP, known)
-    require(not set(known) & set(again), "it gives a record that the request says is known")
+    second = await _gossip(peer, 0, MAX_GOSSIP, records)
+    require(not set(records) & set(second), "it gives a record that the request says is known")
 
 
 _VALID = encode({"after": 0, "limit": 1, "known": b""})
@@ -234,10 +234,10 @@ async def _own_frames(peer: Peer) -> None:
         raise Untried("it offers no frame now")
     for offer in announcement.offers:
         frame = await _pulled(peer, offer)
-        opened = _valid("the frame", open_frame, frame, peer.swarm, peer.manifest)
-        require(opened.author == author_of(peer.peer_id), "the frame is another author's")
-        true = offer_of(frame, opened.batch, peer.manifest)
-        require(true == offer, f"the offer says {offer}, the frame {true}")
+        content = _valid("the frame", open_frame, frame, peer.swarm, peer.manifest)
+        require(content.author == author_of(peer.peer_id), "the frame is another author's")
+        actual = offer_of(frame, content.batch, peer.manifest)
+        require(actual == offer, f"the offer says {offer}, the frame {actual}")
 
 
 async def _own_profile(peer: Peer) -> None:
@@ -267,20 +267,20 @@ async def _addresses(peer: Peer) -> list[str]:
     fields = await peer.message(IDENTIFY)
     key = fields.get(1, [b""])[-1]
     require(key == _PUBLIC_KEY + author_of(peer.peer_id), "identify gives another public key")
-    listed = [each for each in fields.get(3, []) if isinstance(each, bytes)]
-    spoken = {each.decode(errors="replace") for each in listed}
-    missing = {IDENTIFY, MANIFEST_STREAM, PULL_STREAM, GOSSIP_STREAM} - spoken
+    names = [item for item in fields.get(3, []) if isinstance(item, bytes)]
+    protocols = {item.decode(errors="replace") for item in names}
+    missing = {IDENTIFY, MANIFEST_STREAM, PULL_STREAM, GOSSIP_STREAM} - protocols
     require(not missing, f"identify does not list {', '.join(sorted(missing))}")
-    found = [address_of(each) for each in fields.get(2, []) if isinstance(each, bytes)]
-    require(any(found), "identify lists no address")
-    return list(filter(None, found))
+    addresses = [address_of(item) for item in fields.get(2, []) if isinstance(item, bytes)]
+    require(any(addresses), "identify lists no address")
+    return list(filter(None, addresses))
 
 
 async def _knows_addresses(peer: Peer) -> None:
     if all(map(is_relayed, await _addresses(peer))):
         raise Untried("others cannot dial it")
-    wanted = decode_base58(Identity.generate().peer_id) or b""
-    answer = await peer.message(ROUTING, protobuf.encode({1: FIND_NODE, 2: wanted}))
+    target = decode_base58(Identity.generate().peer_id) or b""
+    answer = await peer.message(ROUTING, protobuf.encode({1: FIND_NODE, 2: target}))
     kind = answer.get(1, [0])[-1]
     require(kind == FIND_NODE, f"the answer to FIND_NODE is of type {kind!r}")
 
@@ -290,18 +290,18 @@ async def _found_and_pulled(peer: Peer) -> None:
     addresses = await _addresses(peer)
     async with peer.met_anew(addresses) as met:
         require(swarm_id(await met.manifest_again()) == peer.swarm, "it is of another swarm there")
-        announced = await _in_the_dht(met)
-        if announced.offers:
-            await _pulled(met, announced.offers[0])
+        announcement = await _in_the_dht(met)
+        if announcement.offers:
+            await _pulled(met, announcement.offers[0])
 
 
 async def _in_the_dht(peer: Peer) -> Announcement:
     """Return a peer's announcement, found in the DHT; it is gossiped before it is stored."""
     for _ in range(TRIES):
-        announced = await _own_announcement(peer)
-        place = announced.epoch, announced.depth, announced.shard
-        if author_of(peer.peer_id) in await peer.transport.read(record_key(peer.swarm, *place)):
-            return announced
+        announcement = await _own_announcement(peer)
+        location = announcement.epoch, announcement.depth, announcement.shard
+        if author_of(peer.peer_id) in await peer.transport.read(record_key(peer.swarm, *location)):
+            return announcement
         await asyncio.sleep(AGAIN_SECONDS)
     raise Broken("its announcement is not found in the DHT")
 
@@ -320,22 +320,22 @@ async def _echo() -> AsyncIterator[int]:
 
 
 async def _dials_back(peer: Peer) -> None:
-    ours = [each for each in peer.transport.addresses() if not is_relayed(each)]
-    listening = port_of(ours[0]) if ours else 0
-    async with _echo() as echoing:
-        ports = listening or echoing, echoing
+    addresses = [address for address in peer.transport.addresses() if not is_relayed(address)]
+    own_port = port_of(addresses[0]) if addresses else 0
+    async with _echo() as port:
+        ports = own_port or port, port
         request = encode_dial_back_request(ports)
         try:
             answer = await peer.ask(DIAL_BACK_STREAM, request, MAX_DIAL_BACK_RESPONSE_BYTES)
         except (Refused, PeerUnreachable) as error:
             await peer.manifest_again()
             raise Untried(f"it does not dial this client back: {error}") from error
-        back = _valid("the response", decode_dial_back_response, answer, ports)
-        require(echoing not in back.open, "it takes a port for open at which nothing proves a key")
-        near = back.host in map(host_of, ours)
-        require(not near or listening in back.open, f"port {listening} is not open to it")
-        again = await peer.refuses(DIAL_BACK_STREAM, request)
-        require(again, "it dials a peer back again within five seconds")
+        reply = _valid("the response", decode_dial_back_response, answer, ports)
+        require(port not in reply.open, "it takes a port for open at which nothing proves a key")
+        same_host = reply.host in map(host_of, addresses)
+        require(not same_host or own_port in reply.open, f"port {own_port} is not open to it")
+        refused = await peer.refuses(DIAL_BACK_STREAM, request)
+        require(refused, "it dials a peer back again within five seconds")
 
 
 MALFORMED_PORTS: dict[str, bytes] = {

@@ -72,8 +72,8 @@ class ListeningSocket:
     @property
     def url(self) -> str:
         host = ANY.get(self.host, self.host)
-        shown = f"[{host}]" if ":" in host else host
-        return f"http://{shown}:{self.port}/"
+        url_host = f"[{host}]" if ":" in host else host
+        return f"http://{url_host}:{self.port}/"
 
 
 def listen(wanted: bool | str, key: str = KEY) -> ListeningSocket:
@@ -93,22 +93,22 @@ def listen(wanted: bool | str, key: str = KEY) -> ListeningSocket:
 def _listening(host: str, port: int, key: str) -> ListeningSocket:
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with ExitStack() as on_failure:
-            listening = on_failure.enter_context(socket.socket(family, kind))
+        with ExitStack() as cleanup:
+            sock = cleanup.enter_context(socket.socket(family, kind))
             if os.name == "posix":  # on Windows it could take a port in use
-                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listening.bind(address)
-            listening.listen(BACKLOG)
-            on_failure.pop_all()
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(address)
+            sock.listen(BACKLOG)
+            cleanup.pop_all()
     except OSError as error:
-        what, other = "the swarm's page", "or 0 for any that is free."
+        text, advice = "the swarm's page", "or 0 for any that is free."
         if key == KEY:
-            what, other = "the dashboard", "or true for the next that is free."
-        what = f"cannot serve {what} ({error.strerror or error})"
-        remedy = f"Stop the program that uses that port, or choose another port, {other}"
-        raise NodeError(what, f"{key} = {host}:{port}", remedy) from error
-    address, port, *_ = listening.getsockname()
-    return ListeningSocket(listening, host, port, ipaddress.ip_address(address).is_loopback)
+            text, advice = "the dashboard", "or true for the next that is free."
+        text = f"cannot serve {text} ({error.strerror or error})"
+        remedy = f"Stop the program that uses that port, or choose another port, {advice}"
+        raise NodeError(text, f"{key} = {host}:{port}", remedy) from error
+    address, port, *_ = sock.getsockname()
+    return ListeningSocket(sock, host, port, ipaddress.ip_address(address).is_loopback)
 
 
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]{2,45})\]|([A-Za-z0-9._-]{1,253}))(?::(\d{1,5}))?")
@@ -129,10 +129,10 @@ class Hosts:
             self._names.add(LOCAL)
 
     def known(self, header: str) -> bool:
-        parsed = _HOST.fullmatch(header)
-        if not parsed:
+        match = _HOST.fullmatch(header)
+        if not match:
             return False
-        host = (parsed[1] or parsed[2]).lower()
+        host = (match[1] or match[2]).lower()
         if host in self._names:
             return True
         try:
@@ -164,10 +164,10 @@ class Rate:
     def allows(self, client: str) -> bool:
         """Whether a client may make one more request now; counts the request."""
         now = self.now()
-        left, at = self._left.pop(client, (self._burst, now))
-        left = min(self._burst, left + (now - at) * self.a_second)
-        allowed = left >= 1.0
-        self._left[client] = (left - allowed, now)
+        tokens, last = self._left.pop(client, (self._burst, now))
+        tokens = min(self._burst, tokens + (now - last) * self.a_second)
+        allowed = tokens >= 1.0
+        self._left[client] = (tokens - allowed, now)
         if len(self._left) > CLIENTS:
             self._left.popitem(last=False)
         return allowed
@@ -235,12 +235,12 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return  # the server closes websockets; there is no other type
-        refused = self._refusal(scope) or self._entrance(scope)
-        await (refused or self._app)(scope, receive, guarded(send))
+        refusal = self._refusal(scope) or self._entrance(scope)
+        await (refusal or self._app)(scope, receive, guarded(send))
 
     def _refusal(self, scope: Scope) -> ASGIApp | None:
-        if refused := out_of_bounds(scope, self._rate):
-            return refused
+        if refusal := out_of_bounds(scope, self._rate):
+            return refusal
         headers = Headers(scope=scope)
         host = headers.getlist("host")
         if len(host) != 1 or not self._hosts.known(host[0]):
@@ -248,8 +248,8 @@ class Guard:
         # Pages of other sites may only link to this page.
         foreign = any(not self._hosts.same(each, host[0]) for each in headers.getlist("origin"))
         own_site = headers.get("sec-fetch-site", "none") in OWN_SITE
-        document = headers.get("sec-fetch-dest", "document") == "document"
-        is_link = headers.get("sec-fetch-mode") == "navigate" and document
+        is_document = headers.get("sec-fetch-dest", "document") == "document"
+        is_link = headers.get("sec-fetch-mode") == "navigate" and is_document
         if foreign or not (own_site or is_link):
             return failure("pages of other sites may not read this node", 403)
         return None
@@ -266,9 +266,9 @@ class Guard:
                     "status on the node's machine for a new address"
                 )
                 return failure(message, 401)
-            inside = RedirectResponse("/", 303)
-            inside.set_cookie(COOKIE, session, httponly=True, samesite="strict", path="/")
-            return inside
+            redirect = RedirectResponse("/", 303)
+            redirect.set_cookie(COOKIE, session, httponly=True, samesite="strict", path="/")
+            return redirect
         # SimpleCookie takes quadratic time for hostile quotes (CVE-2024-7592).
         pairs = (each.strip().split("=", 1) for each in headers.get("cookie", "").split(";"))
         if entry.admits(dict(pair for pair in pairs if len(pair) == 2).get(COOKIE, "")):

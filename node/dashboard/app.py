@@ -96,7 +96,7 @@ class Asking:
     ) -> AsyncIterator[bytes]:
         """Start a process; stream its lines of JSON, or raise CannotAskError if it cannot."""
         self._check_room()
-        asked = {
+        payload = {
             "folder": str(self.folder.root.absolute()),
             "config": self.config.model_dump(mode="json"),
             "question": question,
@@ -121,11 +121,11 @@ class Asking:
         finally:
             self._starting = False
         lines: LineQueue = asyncio.Queue()
-        request = json.dumps(asked).encode() + b"\n"
-        self._work = work = asyncio.create_task(self._follow(process, request, lines))
+        request = json.dumps(payload).encode() + b"\n"
+        self._work = task = asyncio.create_task(self._follow(process, request, lines))
         if self._closed:
-            work.cancel()
-        return _answer_lines(work, lines)
+            task.cancel()
+        return _answer_lines(task, lines)
 
     async def close(self) -> None:
         """End the current answer; call on the loop that serves it."""
@@ -177,9 +177,9 @@ class Asking:
             await process.communicate()
             lines.put_nowait(None)
 
-    def _failed(self, why: str) -> None:
+    def _failed(self, reason: str) -> None:
         self.counters.add("dashboard_ask_failures")
-        log.warning("a question from the dashboard was not answered: %s", why)
+        log.warning("a question from the dashboard was not answered: %s", reason)
 
 
 async def _answer_lines(work: asyncio.Task[None], lines: LineQueue) -> AsyncIterator[bytes]:
@@ -277,11 +277,11 @@ class Routes:
         if self._feed.full:
             message = "too many pages of this node are open: close one"
             return failure(message, 503, {"retry-after": "5"})
-        known = int(last) if last.isascii() and last.isdecimal() and len(last) <= 16 else None
+        last_seen = int(last) if last.isascii() and last.isdecimal() and len(last) <= 16 else None
         if request.method == "HEAD":
             return Response(media_type="text/event-stream")
         # A page asks for the rounds once the stream is open, so the feed watches the run by then.
-        events = self._feed.listen(known)
+        events = self._feed.listen(last_seen)
         try:
             first = await anext(events)
         except (NodeError, JournalError) as error:
@@ -295,20 +295,20 @@ class Routes:
             question = text(query, "question", MOST_QUESTION) if "question" in query else None
             if question is not None and not question.strip():
                 raise QueryError("question: write one, or omit it for a random task sample")
-            wanted = question, text(query, "family") or None, text(query, "base") == "1"
+            arguments = question, text(query, "family") or None, text(query, "base") == "1"
             if request.method == "HEAD":
                 return Response(media_type=LINES)
-            return StreamingResponse(await self._asking.begin(*wanted), media_type=LINES)
+            return StreamingResponse(await self._asking.begin(*arguments), media_type=LINES)
         except QueryError as error:
             return failure(str(error), 400)
         except CannotAskError as error:
             return failure(str(error), error.status)
 
     async def _metrics(self, request: Request) -> Response:
-        body, kind = await to_thread.run_sync(
+        body, media_type = await to_thread.run_sync(
             lambda: exposition(self._run.figures()), limiter=self._limit
         )
-        return Response(body, headers={"content-type": kind})
+        return Response(body, headers={"content-type": media_type})
 
 
 def application(run: RunView, feed: Feed, asking: Asking) -> Starlette:

@@ -45,8 +45,8 @@ class Wanted:
 
     def takes(self, group: dict[str, Any]) -> bool:
         taught = bool(group["in_update"] and group["reason"] is None)
-        sought = self.text.casefold()
-        texts = (group["prompt"], *(done["text"] for done in group["completions"]))
+        needle = self.text.casefold()
+        texts = (group["prompt"], *(completion["text"] for completion in group["completions"]))
         return (
             (self.before is None or group["id"] < self.before)
             and self.origin in ("", group["origin"])
@@ -54,7 +54,7 @@ class Wanted:
             and (group["author"] or "").startswith(self.author.lower())
             and self.taught in (None, taught)
             and self.round in (None, group["round"])
-            and (not sought or any(sought in each.casefold() for each in texts))
+            and (not needle or any(needle in each.casefold() for each in texts))
         )
 
 
@@ -71,30 +71,30 @@ class Groups:
         lines, replaced = self._file.new()
         if replaced:
             self._lines = []
-        before = len(self._lines)
+        count = len(self._lines)
         self._lines.extend(lines)
-        for line in reversed(self._lines[before:]):
+        for line in reversed(self._lines[count:]):
             if (group := _parsed(line)) is not None:
                 self.last = group["id"]
                 return
 
     def find(self, wanted: Wanted) -> dict[str, Any]:
         """Return the newest matching groups, and whether there are more."""
-        found: list[dict[str, Any]] = []
+        groups: list[dict[str, Any]] = []
         size = 0
         for line in reversed(self._lines):
             group = _parsed(line)
             if group is None or not wanted.takes(group):
                 continue
-            if len(found) == wanted.limit or (found and size + len(line) > BYTES):
-                return {"groups": found, "more": True}
+            if len(groups) == wanted.limit or (groups and size + len(line) > BYTES):
+                return {"groups": groups, "more": True}
             size += len(line)
-            for each in group["completions"]:
-                columns = each.get("tokens") or {}
+            for completion in group["completions"]:
+                columns = completion.get("tokens") or {}
                 rows = zip_longest(*(columns.get(name, ()) for name in TOKEN_COLUMNS))
-                each["tokens"] = [dict(zip(TOKEN_COLUMNS, row, strict=True)) for row in rows]
-            found.append(group)
-        return {"groups": found, "more": False}
+                completion["tokens"] = [dict(zip(TOKEN_COLUMNS, row, strict=True)) for row in rows]
+            groups.append(group)
+        return {"groups": groups, "more": False}
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
@@ -134,21 +134,21 @@ def usefulness(learned: Learned, asked: Sequence[int]) -> list[Usefulness] | Non
     A change between two evaluations is divided among the rounds' groups: in proportion to the
     usefulness of peers' groups and to the number of informative local ones.
     """
-    evaluated = np.flatnonzero(~np.isnan(learned.heldout))
-    if len(evaluated) <= LEAST:
+    eval_rounds = np.flatnonzero(~np.isnan(learned.heldout))
+    if len(eval_rounds) <= LEAST:
         return None
-    changes = np.diff(learned.heldout[evaluated])
+    changes = np.diff(learned.heldout[eval_rounds])
     # The change that each round contributed to; out of range before the first evaluation and after
     # the last.
-    change = np.searchsorted(evaluated, np.arange(len(learned.heldout)), "right") - 1
+    change = np.searchsorted(eval_rounds, np.arange(len(learned.heldout)), "right") - 1
     entry_change = change[learned.places]
     total = _by_change(change, np.nan_to_num(learned.own), len(changes))
     total += _by_change(entry_change, learned.values, len(changes))
     gains = []
     for author in asked:
-        theirs = learned.authors == author
-        given = _by_change(entry_change[theirs], learned.values[theirs], len(changes))
-        share = np.divide(given, total, out=np.zeros(len(changes)), where=total > 0)
+        mask = learned.authors == author
+        credit = _by_change(entry_change[mask], learned.values[mask], len(changes))
+        share = np.divide(credit, total, out=np.zeros(len(changes)), where=total > 0)
         gains.append(_gain(changes, share))
     return gains
 
@@ -165,8 +165,8 @@ def _gain(changes: Floats, share: Floats) -> Usefulness:
     # their shares. A change has the errors of two evaluations.
     error = float(np.var(changes, ddof=1)) / 2.0
     weights = np.diff(share, prepend=0.0, append=0.0)
-    spread = t95(len(changes) - 1) * float(np.sqrt(error * (weights @ weights)))
-    return Usefulness(gain, gain - spread, gain + spread)
+    margin = t95(len(changes) - 1) * float(np.sqrt(error * (weights @ weights)))
+    return Usefulness(gain, gain - margin, gain + margin)
 
 
 MAX_AUTHORS = 200  # per response: those with most groups in updates, then with most admitted
@@ -181,41 +181,41 @@ def authors(
     """
     by_id = {peer["peer_id"]: peer for peer in peers}
     by_key = {account.author.hex(): account for account in accounts}
-    used = rounds.named["authors"].totals(rounds.column("round"), rounds.weights())
-    known = {**dict.fromkeys(by_key, 0.0), **used}
+    totals = rounds.named["authors"].totals(rounds.column("round"), rounds.weights())
+    counts = {**dict.fromkeys(by_key, 0.0), **totals}
     admitted = {name: account.admitted for name, account in by_key.items()}
-    order = sorted(known, key=lambda name: (-known[name], -admitted.get(name, 0), name))
-    order = order[:MAX_AUTHORS]
-    both = rounds.column("groups_local") + rounds.column("groups_external")
-    all_groups = float(both @ rounds.weights()) if len(both) else 0.0
-    gains = _gains(rounds, order)
+    names = sorted(counts, key=lambda name: (-counts[name], -admitted.get(name, 0), name))
+    names = names[:MAX_AUTHORS]
+    groups = rounds.column("groups_local") + rounds.column("groups_external")
+    all_groups = float(groups @ rounds.weights()) if len(groups) else 0.0
+    gains = _gains(rounds, names)
     return [
         {
             "author": name,
             "peer_id": (peer_id := _peer_id(name)),
             **{key: by_id.get(peer_id, {}).get(key) for key in PROFILE_KEYS},
-            "used": round(known[name]),
-            "share": known[name] / all_groups if all_groups else 0.0,
+            "used": round(counts[name]),
+            "share": counts[name] / all_groups if all_groups else 0.0,
             "usefulness": gains.get(name),
             **_account(by_key.get(name), now),
         }
-        for name in order
+        for name in names
     ]
 
 
 def _gains(rounds: Rounds, names: Sequence[str]) -> dict[str, dict[str, float]]:
     numbers, weights, useful = rounds.column("round"), rounds.weights(), rounds.named["useful"]
-    places, which = useful.rows(numbers)
-    asked = {name: useful.numbers[name] for name in names if name in useful.numbers}
+    indices, author_ids = useful.rows(numbers)
+    selected = {name: useful.numbers[name] for name in names if name in useful.numbers}
     learned = Learned(
         heldout=rounds.column("reward_eval"),
         own=rounds.column("groups_local") * rounds.column("informative_local") * weights,
-        places=places,
-        authors=which,
-        values=useful.values * weights[places],
+        places=indices,
+        authors=author_ids,
+        values=useful.values * weights[indices],
     )
-    found = usefulness(learned, list(asked.values()))
-    return {} if found is None else dict(zip(asked, map(asdict, found), strict=True))
+    gains = usefulness(learned, list(selected.values()))
+    return {} if gains is None else dict(zip(selected, map(asdict, gains), strict=True))
 
 
 def _account(account: Account | None, now: float) -> dict[str, Any]:
@@ -268,23 +268,23 @@ def progress(rounds: Rounds, schedule: ScheduleSection) -> dict[str, Any]:
     return {"level": level, "text": text}
 
 
-def _change(known: Floats, schedule: ScheduleSection) -> tuple[Level, str]:
-    if len(known) < 2:
-        every = counted(schedule.eval_every, "round")
+def _change(rewards: Floats, schedule: ScheduleSection) -> tuple[Level, str]:
+    if len(rewards) < 2:
+        interval = counted(schedule.eval_every, "round")
         return "early", (
             "Too early to say: this compares two evaluations of the held-out reward, one every "
-            f"{every}."
+            f"{interval}."
         )
-    latest = known[-max(1, len(known) // 3) :]
-    before, now, tasks = float(known[0]), float(latest.mean()), schedule.eval_tasks
-    p = (tasks * (before + now) / 2 + 1) / (tasks + 2)  # Laplace: never quite 0 or 1
-    chance = Z * math.sqrt(p * (1 - p) / tasks * (1 + 1 / len(latest)))
-    change = f"held-out reward {before:.2f} → {now:.2f} since the start"
-    if now - before > chance:
+    latest = rewards[-max(1, len(rewards) // 3) :]
+    start, current, tasks = float(rewards[0]), float(latest.mean()), schedule.eval_tasks
+    p = (tasks * (start + current) / 2 + 1) / (tasks + 2)  # Laplace: never quite 0 or 1
+    margin = Z * math.sqrt(p * (1 - p) / tasks * (1 + 1 / len(latest)))
+    change = f"held-out reward {start:.2f} → {current:.2f} since the start"
+    if current - start > margin:
         return "better", f"The node learns: {change}."
-    if before - now > chance:
+    if start - current > margin:
         return "worse", (
             f"The held-out reward fell: {change}. Roll back with swarm-node rollback, and "
             "decrease learner.lr or increase mixture.local."
         )
-    return "unclear", f"No clear change: {change}; within noise (±{chance:.2f})."
+    return "unclear", f"No clear change: {change}; within noise (±{margin:.2f})."

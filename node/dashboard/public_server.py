@@ -59,12 +59,12 @@ def documents(census: Census, seen: Observed) -> dict[str, Any]:
     """Return the page's three documents by name: swarm, history and authors."""
     buckets, authors = census.state.buckets, census.state.authors
     order = sorted(authors, key=lambda key: (-authors[key].verified, -authors[key].last, key))
-    found = columns(buckets)
-    found["nodes"] = [rounded(nodes) for nodes in found["nodes"]]
-    learned = {env: list(map(rounded, means)) for env, means in rewards(buckets).items()}
+    history = columns(buckets)
+    history["nodes"] = [rounded(nodes) for nodes in history["nodes"]]
+    env_rewards = {env: list(map(rounded, means)) for env, means in rewards(buckets).items()}
     return {
         "swarm": _swarm(census, seen),
-        "history": {**found, "rewards": learned},
+        "history": {**history, "rewards": env_rewards},
         "authors": {
             "authors": [_author(key, authors[key]) for key in order[:LISTED]],
             "more": max(0, len(order) - LISTED),
@@ -84,8 +84,8 @@ def dialed(addresses: Sequence[str]) -> list[str]:
 
 def _swarm(census: Census, seen: Observed) -> dict[str, Any]:
     manifest = seen.manifest
-    there = [census.state.authors.get(author) for author in census.present]
-    profiles = [author.profile if author else ClaimedProfile() for author in there]
+    authors = [census.state.authors.get(author) for author in census.present]
+    profiles = [author.profile if author else ClaimedProfile() for author in authors]
     return {
         "version": seen.version,
         "time": seen.time,
@@ -103,12 +103,12 @@ def _swarm(census: Census, seen: Observed) -> dict[str, Any]:
         "join": list(seen.join),
         "now": _picked(census.now, *NOW),
         "total": _picked(census.state.total, *TOTAL),
-        "models": _counted("model", [each.model for each in profiles]),
-        "versions": _counted("version", [each.version for each in profiles]),
+        "models": _counted("model", [profile.model for profile in profiles]),
+        "versions": _counted("version", [profile.version for profile in profiles]),
         "rewards": [
-            _picked(found, "env", "level", "groups")
-            | {name: rounded(getattr(found, name)) for name in ("reward", "low", "high")}
-            for found in census.state.lately.estimates()
+            _picked(estimate, "env", "level", "groups")
+            | {name: rounded(getattr(estimate, name)) for name in ("reward", "low", "high")}
+            for estimate in census.state.lately.estimates()
         ],
     }
 
@@ -151,13 +151,13 @@ Page = Mapping[str, bytes]  # contents by path
 
 def unchanging() -> dict[str, bytes]:
     """Return the page's static files; raise OSError if one cannot be read."""
-    own = {path.relative_to(STATIC).as_posix(): path for path in STATIC.rglob("*")}
-    found = {
+    paths = {path.relative_to(STATIC).as_posix(): path for path in STATIC.rglob("*")}
+    files = {
         name if name == INDEX else f"static/{name}": path.read_bytes()
-        for name, path in own.items()
+        for name, path in paths.items()
         if path.is_file()
     }
-    return found | {f"static/shared/{name}": (DASHBOARD / name).read_bytes() for name in SHARED}
+    return files | {f"static/shared/{name}": (DASHBOARD / name).read_bytes() for name in SHARED}
 
 
 def data(documents: Mapping[str, Any]) -> dict[str, bytes]:
@@ -194,13 +194,13 @@ def media_type(path: str) -> str:
 
 def answers(page: Page, before: dict[str, PageFile]) -> dict[str, PageFile]:
     """Return the files by request path; unchanged files are reused from ``before``."""
-    found = {}
+    files = {}
     for name, body in page.items():
         old = before.get(f"/{name}")
-        found[f"/{name}"] = old if old and old.body == body else PageFile.of(name, body)
-    if (index := found.get(f"/{INDEX}")) is not None:
-        found["/"] = index
-    return found
+        files[f"/{name}"] = old if old and old.body == body else PageFile.of(name, body)
+    if (index := files.get(f"/{INDEX}")) is not None:
+        files["/"] = index
+    return files
 
 
 # Requests per second if only this machine is served: all readers then share the proxy's address.
@@ -238,17 +238,17 @@ class Files:
             await self._answer(scope)(scope, receive, guarded(send))
 
     def _answer(self, scope: Scope) -> ASGIApp:
-        if refused := out_of_bounds(scope, self._rate):
-            return refused
-        file, asked = self._answers.get(scope["path"]), Headers(scope=scope)
+        if refusal := out_of_bounds(scope, self._rate):
+            return refusal
+        file, req_headers = self._answers.get(scope["path"]), Headers(scope=scope)
         if file is None:
             return failure("not found", 404)
         headers = {"etag": file.etag, "vary": "accept-encoding"}
-        known = [each.strip() for each in asked.get("if-none-match", "").split(",")]
-        if file.etag in known or "*" in known:
+        etags = [each.strip() for each in req_headers.get("if-none-match", "").split(",")]
+        if file.etag in etags or "*" in etags:
             return Response(status_code=304, headers=headers)
         body = file.body
-        if file.packed is not None and "gzip" in asked.get("accept-encoding", ""):
+        if file.packed is not None and "gzip" in req_headers.get("accept-encoding", ""):
             body, headers["content-encoding"] = file.packed, "gzip"
         # Passed as media_type, it would get a charset.
         return Response(body, headers=headers | {"content-type": file.media_type})
@@ -328,8 +328,8 @@ class PageWriter:
             if folder != self.folder:
                 raise write_error(folder, error) from error
             remedy = "Name a folder that you may write to."
-            why = f"{_KEY}: cannot make the folder ({error.strerror})"
-            raise NodeError(why, folder, remedy) from error
+            problem = f"{_KEY}: cannot make the folder ({error.strerror})"
+            raise NodeError(problem, folder, remedy) from error
 
 
 STATE = TypeAdapter(CensusState)
@@ -346,17 +346,17 @@ def read_census(path: Path, swarm: str, now: float, counters: Counters) -> Censu
         state = STATE.validate_json(path.read_bytes())
         if state.swarm == swarm:
             return state
-        why = f"it is of swarm {state.swarm[:16]}"
+        reason = f"it is of swarm {state.swarm[:16]}"
     except FileNotFoundError:
         return CensusState(swarm, now)
     except ValidationError as error:
-        why = f"it is damaged: {error.errors()[0]['msg']}"
+        reason = f"it is damaged: {error.errors()[0]['msg']}"
     except OSError as error:
         raise write_error(path, error) from error
     with writing(path):
         path.replace(path.with_name(path.name + ASIDE))
     counters.add("census_set_aside")
-    log.warning("%s was set aside and starts empty: %s", path, why)
+    log.warning("%s was set aside and starts empty: %s", path, reason)
     return CensusState(swarm, now)
 
 

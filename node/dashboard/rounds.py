@@ -46,8 +46,8 @@ class Entries:
 
     def rows(self, rounds: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Return each entry's index in ``rounds`` (ascending) and in :attr:`numbers`."""
-        places = np.searchsorted(rounds, np.array(self._rounds, np.float64))
-        return places, np.array(self._which, np.intp)
+        indices = np.searchsorted(rounds, np.array(self._rounds, np.float64))
+        return indices, np.array(self._which, np.intp)
 
     @property
     def values(self) -> Floats:
@@ -55,18 +55,18 @@ class Entries:
 
     def totals(self, rounds: Floats, weights: Floats) -> dict[str, float]:
         """Return the weighted sum over these rounds by name."""
-        places, which = self.rows(rounds)
-        summed = np.bincount(which, self.values * weights[places], minlength=len(self.numbers))
-        return dict(zip(self.numbers, summed.tolist(), strict=True))
+        indices, name_ids = self.rows(rounds)
+        sums = np.bincount(name_ids, self.values * weights[indices], minlength=len(self.numbers))
+        return dict(zip(self.numbers, sums.tolist(), strict=True))
 
     def column(self, name: str, rounds: Floats) -> Floats:
         """Return one name's values in these rounds; NaN where missing."""
-        found = np.full(len(rounds), np.nan)
+        values = np.full(len(rounds), np.nan)
         if name in self.numbers:
-            places, which = self.rows(rounds)
-            ours = which == self.numbers[name]
-            found[places[ours]] = self.values[ours]
-        return found
+            indices, name_ids = self.rows(rounds)
+            mask = name_ids == self.numbers[name]
+            values[indices[mask]] = self.values[mask]
+        return values
 
 
 # Figures that every record has a field for.
@@ -93,21 +93,21 @@ class Rounds:
     def look(self) -> list[RoundRecord]:
         """Read and return the new records, at most ``LATEST``, or raise NodeError."""
         lines, replaced = self._lines.new()
-        before = self.latest[-1].round if self.latest else 0
+        last_round = self.latest[-1].round if self.latest else 0
         if replaced:
             self._columns, self._count = {}, 0
             self.named = {name: Entries() for name in NAMED}
             self.latest.clear()
-        came: deque[RoundRecord] = deque(maxlen=LATEST)
+        records: deque[RoundRecord] = deque(maxlen=LATEST)
         for line in lines:
             try:
                 record = parsed(line)
                 self._add(record)
             except (ValueError, TypeError, AttributeError):
                 continue  # the line is not a record
-            came.append(record)
+            records.append(record)
         # Thinning rewrites the file; rounds read before are not new.
-        return [each for each in came if not replaced or each.round > before]
+        return [each for each in records if not replaced or each.round > last_round]
 
     def column(self, name: str) -> Floats:
         """Return a column's values, one per round; NaN where missing."""
@@ -125,12 +125,12 @@ class Rounds:
         begin = int(edges[0])
         columns: dict[str, Any] = {name: {} for name in MAPPINGS}
         for name in sorted(SCALARS | self._columns.keys()):
-            first, _, rest = name.partition(_BETWEEN)
-            last = first in (*EXACT, *TOTALS, "refused")
-            digits = None if first in EXACT else DIGITS
-            values = plain_values(thinned(self.column(name), edges, last=last), digits)
-            if rest:
-                columns[first][rest] = values
+            prefix, _, suffix = name.partition(_BETWEEN)
+            use_last = prefix in (*EXACT, *TOTALS, "refused")
+            digits = None if prefix in EXACT else DIGITS
+            values = plain_values(thinned(self.column(name), edges, last=use_last), digits)
+            if suffix:
+                columns[prefix][suffix] = values
             else:
                 columns[name] = values
         return {
@@ -196,15 +196,15 @@ def thinned(values: Floats, edges: NDArray[np.int64], *, last: bool) -> Floats:
 
 def plain_values(values: Floats, digits: int | None) -> list[float | None]:
     """Round to significant digits (None: three decimals); NaN becomes None."""
-    short = np.round(values, 3) if digits is None else significant(values, digits)
-    return [None if v != v else int(v) if v.is_integer() else v for v in short.tolist()]
+    rounded = np.round(values, 3) if digits is None else significant(values, digits)
+    return [None if v != v else int(v) if v.is_integer() else v for v in rounded.tolist()]
 
 
 def significant(values: Floats, digits: int) -> Floats:
     """Round to ``digits`` significant digits; larger values to whole numbers."""
-    size = np.floor(np.log10(np.where(values == 0, 1.0, np.abs(values))))
-    places = np.clip(digits - 1 - np.nan_to_num(size), 0, 15)
-    scale = 10.0**places
+    exponent = np.floor(np.log10(np.where(values == 0, 1.0, np.abs(values))))
+    decimals = np.clip(digits - 1 - np.nan_to_num(exponent), 0, 15)
+    scale = 10.0**decimals
     return np.asarray(np.round(values * scale) / scale)
 
 
@@ -247,10 +247,10 @@ def number(query: QueryParams, name: str, default: int, least: int, most: int) -
 
 def text(query: QueryParams, name: str, most: int = TEXT) -> str:
     """Read a text from a query, empty if missing; raise QueryError if it is too long."""
-    found = query.get(name, "")
-    if len(found) > most:
+    value = query.get(name, "")
+    if len(value) > most:
         raise QueryError(f"{name}: write at most {most} characters")
-    return found
+    return value
 
 
 SHOWN_AUTHORS = 12  # authors with their own series: those with most groups
@@ -259,7 +259,7 @@ SHOWN_AUTHORS = 12  # authors with their own series: those with most groups
 def updates(rounds: Rounds, since: int, points: int) -> dict[str, Any]:
     """Return groups per update: local, of each of the largest authors, and of others."""
     numbers, edges = rounds.column("round"), rounds.edges(since, points)
-    authors, shown = rounds.named["authors"], numbers[edges[0] : edges[-1]]
+    authors, window = rounds.named["authors"], numbers[edges[0] : edges[-1]]
     recent = (numbers > since) * rounds.weights()
     totals = {name: n for name, n in authors.totals(numbers, recent).items() if n > 0}
     largest = sorted(totals, key=lambda name: (-totals[name], name))[:SHOWN_AUTHORS]
@@ -269,10 +269,10 @@ def updates(rounds: Rounds, since: int, points: int) -> dict[str, Any]:
         groups = np.nan_to_num(authors.column(name, numbers))
         others = others - groups
         series[name] = plain_values(thinned(groups, edges, last=False), DIGITS)
-    own = np.nan_to_num(rounds.column("groups_local"))
+    local = np.nan_to_num(rounds.column("groups_local"))
     return {
-        "rounds": plain_values(thinned(numbers, edges, last=True), None) if len(shown) else [],
-        "own": plain_values(thinned(own, edges, last=False), DIGITS),
+        "rounds": plain_values(thinned(numbers, edges, last=True), None) if len(window) else [],
+        "own": plain_values(thinned(local, edges, last=False), DIGITS),
         "authors": series,
         "other": plain_values(thinned(np.maximum(others, 0.0), edges, last=False), DIGITS),
     }
@@ -280,14 +280,14 @@ def updates(rounds: Rounds, since: int, points: int) -> dict[str, Any]:
 
 def levels(rounds: Rounds, since: int, points: int) -> dict[str, Any]:
     """Return mean rewards of local completions by family and level."""
-    numbers, edges, found = rounds.column("round"), rounds.edges(since, points), []
-    of = plain_values(thinned(numbers, edges, last=True), None) if len(edges) > 1 else []
+    numbers, edges, families = rounds.column("round"), rounds.edges(since, points), []
+    row_ends = plain_values(thinned(numbers, edges, last=True), None) if len(edges) > 1 else []
     for name in sorted(rounds.named["levels"].numbers):
         values = thinned(rounds.named["levels"].column(name, numbers), edges, last=False)
-        pairs = zip(of, plain_values(values, DIGITS), strict=True)
-        known = [(each, value) for each, value in pairs if value is not None]
+        pairs = zip(row_ends, plain_values(values, DIGITS), strict=True)
+        measured = [(end, value) for end, value in pairs if value is not None]
         env, _, level = name.rpartition("/")
-        if known and level.isdecimal():
-            at, rewards = zip(*known, strict=True)
-            found.append({"env": env, "level": int(level), "rounds": at, "reward": rewards})
-    return {"families": found}
+        if measured and level.isdecimal():
+            ends, rewards = zip(*measured, strict=True)
+            families.append({"env": env, "level": int(level), "rounds": ends, "reward": rewards})
+    return {"families": families}

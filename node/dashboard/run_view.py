@@ -73,16 +73,16 @@ class Doctor:
 
     def _look(self) -> list[Check]:
         config, folder = self._config, self._folder
-        found = [*checks.check_packages(), checks.check_transport(config.network)]
+        results = [*checks.check_packages(), checks.check_transport(config.network)]
         if "torch" in sys.modules:  # loading it would take longer than all other checks
-            found.append(checks.check_device(config.policy.device))
-        found += [checks.check_engine(config.engine.backend), checks.check_shared_memory()]
-        found += [checks.check_clock(), checks.check_sandbox()]
-        found += check_pinned(config, folder)
+            results.append(checks.check_device(config.policy.device))
+        results += [checks.check_engine(config.engine.backend), checks.check_shared_memory()]
+        results += [checks.check_clock(), checks.check_sandbox()]
+        results += check_pinned(config, folder)
         if folder.root.is_dir():
-            found += [checks.check_disk(folder), checks.check_key(folder)]
-            found += check_ports(config, folder)
-        return found + (reported_reach(folder) if folder.holder() is not None else [])
+            results += [checks.check_disk(folder), checks.check_key(folder)]
+            results += check_ports(config, folder)
+        return results + (reported_reach(folder) if folder.holder() is not None else [])
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def _counter(name: str) -> Callable[[Rounds, RunFolder], float | None]:
         if not rounds.latest:
             return None
         counters = rounds.latest[-1].counters
-        return sum(n for each, n in counters.items() if each.partition("{")[0] == name)
+        return sum(n for key, n in counters.items() if key.partition("{")[0] == name)
 
     return count
 
@@ -128,10 +128,10 @@ def _figure(name: str) -> Callable[[Rounds, RunFolder], float | None]:
 
 def _drift(rounds: Rounds, folder: RunFolder) -> float | None:
     lengths = rounds.column("mean_length")
-    recent, before = lengths[-RECENT:], lengths[-BEFORE - RECENT : -BEFORE]
-    if not len(before) or np.isnan(before).all() or np.isnan(recent).all():
+    recent, previous = lengths[-RECENT:], lengths[-BEFORE - RECENT : -BEFORE]
+    if not len(previous) or np.isnan(previous).all() or np.isnan(recent).all():
         return None
-    earlier = float(np.nanmean(before))
+    earlier = float(np.nanmean(previous))
     return float(np.nanmean(recent)) / earlier if earlier else None
 
 
@@ -230,10 +230,10 @@ class Feed:
     async def listen(self, last: int | None) -> AsyncGenerator[bytes, None]:
         """Stream events to one listener until the feed is closed."""
         queue: asyncio.Queue[Event | None] = asyncio.Queue(WAITING)
-        first = not self._listeners
+        is_first = not self._listeners
         self._listeners.add(queue)
         try:
-            for event in await to_thread.run_sync(self._run.first_events, last, first):
+            for event in await to_thread.run_sync(self._run.first_events, last, is_first):
                 yield event.text()
             if self._closed:
                 queue.put_nowait(None)
@@ -241,14 +241,14 @@ class Feed:
                 self._polling = asyncio.create_task(self._poll())
             while True:
                 try:
-                    found = await asyncio.wait_for(queue.get(), QUIET_SECONDS)
+                    message = await asyncio.wait_for(queue.get(), QUIET_SECONDS)
                 except TimeoutError:
                     yield b": nothing new\n\n"
                     continue
-                if found is None:
+                if message is None:
                     yield Event(GONE, {}).text()
                     return
-                yield found.text()
+                yield message.text()
         finally:
             self._listeners.discard(queue)
 
@@ -294,8 +294,8 @@ def last_lines(path: Path, count: int) -> list[str]:
     except OSError as error:
         remedy = "Run the command as the user of the node, or as root."
         raise NodeError(f"cannot read the log ({error.strerror})", path, remedy) from error
-    whole = lines[1:] if begin else lines
-    return [printable(line.decode(errors="replace")) for line in whole[-count:]]
+    complete = lines[1:] if begin else lines
+    return [printable(line.decode(errors="replace")) for line in complete[-count:]]
 
 
 AT_ONCE = 20  # maximum rounds per look, the latest
@@ -371,8 +371,8 @@ class RunView:
 
     def peers(self) -> dict[str, Any]:
         status = self.status()
-        own, more = {name: status.get(name) for name in OWN}, status.get("peers_more") or 0
-        return {"self": own, "peers": status["peers"], "more": more}
+        this_node, more = {name: status.get(name) for name in OWN}, status.get("peers_more") or 0
+        return {"self": this_node, "peers": status["peers"], "more": more}
 
     def health(self) -> dict[str, Any]:
         findings = self._doctor.findings()
@@ -391,8 +391,8 @@ class RunView:
             if rounds.latest:
                 return Figures.of_round(rounds.latest[-1])
         status = self.status()
-        serves = status["running"] and status.get("pid") == os.getpid() and status.get("time")
-        return Figures.without_rounds(status, self._counters) if serves else None
+        is_own = status["running"] and status.get("pid") == os.getpid() and status.get("time")
+        return Figures.without_rounds(status, self._counters) if is_own else None
 
     def first_events(self, last: int | None, first: bool) -> list[Event]:
         """Return a new listener's events: status and rounds since ``last``.
@@ -417,13 +417,13 @@ class RunView:
             if self._groups.last != self._last_group:
                 events.append(Event("groups", {"last": self._groups.last}))
             self._last_group = self._groups.last
-        status, (before, _) = self.status(), self._last_status
-        state, reported = str(status["state"]), status.get("time")
-        if (state, reported) != self._last_status:
+        status, (old_state, _) = self.status(), self._last_status
+        state, timestamp = str(status["state"]), status.get("time")
+        if (state, timestamp) != self._last_status:
             events.append(Event("status", status))
-            if state in ENDED and before not in (None, *ENDED):
+            if state in ENDED and old_state not in (None, *ENDED):
                 events.append(Event(GONE, {}))
-        self._last_status = state, reported
+        self._last_status = state, timestamp
         return events
 
     @contextmanager

@@ -40,9 +40,9 @@ class BoundedConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         address = self.client[0] if self.client else ""
-        others = [each for each in self.connections if isinstance(each, BoundedConnection)]
-        of_one = [each for each in others if each.client and each.client[0] == address]
-        if len(self.connections) > self.most or len(of_one) > self.most_of_one:
+        connections = [each for each in self.connections if isinstance(each, BoundedConnection)]
+        same_client = [each for each in connections if each.client and each.client[0] == address]
+        if len(self.connections) > self.most or len(same_client) > self.most_of_one:
             transport.abort()
             return
         self._looking = self.loop.call_later(PATIENCE_SECONDS, self._look)
@@ -137,17 +137,17 @@ class Serving:
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._loop.call_soon(self._up.set)
-        serving = asyncio.create_task(self._server.serve(sockets=[self.place.socket]))
-        over = asyncio.create_task(self._over.wait())
-        await asyncio.wait({serving, over}, return_when=asyncio.FIRST_COMPLETED)
-        over.cancel()
+        server_task = asyncio.create_task(self._server.serve(sockets=[self.place.socket]))
+        stop_task = asyncio.create_task(self._over.wait())
+        await asyncio.wait({server_task, stop_task}, return_when=asyncio.FIRST_COMPLETED)
+        stop_task.cancel()
         if self.farewell:
             await self.farewell()
         self._server.should_exit = True
         await asyncio.sleep(FAREWELL_SECONDS)
         for connection in list(self._server.server_state.connections):
             connection.transport.abort()
-        await serving
+        await server_task
 
 
 log = logging.getLogger(__name__)

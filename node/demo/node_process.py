@@ -69,9 +69,9 @@ class NodeProcess:
             if self.exit_code is not None:
                 break
             time.sleep(0.05)
-        what = f"{self.folder.name} did not start"
+        problem = f"{self.folder.name} did not start"
         remedy = f"Its output is in {self._output.name}."
-        raise NodeError(what, self.last_words() or "it printed nothing", remedy)
+        raise NodeError(problem, self.last_words() or "it printed nothing", remedy)
 
     def output(self) -> list[str]:
         """Return the lines that the command has printed."""

@@ -50,8 +50,8 @@ PRACTICES = {"tiny": Practice(("tiny", "tiny-wide"), 16), "games": Practice(("ti
 def practice_of(task_set: str) -> Practice:
     """Return a task set's demo settings; raises ``ConfigError`` if it has no models."""
     if task_set not in PRACTICES:
-        known = ", ".join(PRACTICES)
-        raise ConfigError("--task-set", task_set, f"Shipped models exist for these: {known}.")
+        names = ", ".join(PRACTICES)
+        raise ConfigError("--task-set", task_set, f"Shipped models exist for these: {names}.")
     return PRACTICES[task_set]
 
 
@@ -112,10 +112,10 @@ def run(settings: DemoSettings, folder: Path, console: Console) -> SwarmSummary:
     kind: EngineKind = ENGINES.load(settings.engine)()
     kind.check()
     if kind.start_seconds > SLOW_START_SECONDS:
-        wait = f"{kind.start_seconds:.0f} seconds to start"
+        delay = f"{kind.start_seconds:.0f} seconds to start"
         count = counted(settings.nodes, "node")
-        console.print(f"{count}, each with an engine that takes about {wait}")
-    started = time.monotonic()
+        console.print(f"{count}, each with an engine that takes about {delay}")
+    start = time.monotonic()
     make_folder(folder, "--run-dir", fresh=True)
     console.print(opening(settings, folder), soft_wrap=True, highlight=False)
     if settings.model:
@@ -132,17 +132,17 @@ def run(settings: DemoSettings, folder: Path, console: Console) -> SwarmSummary:
         with console.status("waiting for the nodes to end"):
             stop_all(list(nodes.values()))
     with console.status("drawing the chart"):
-        return summarise(settings, folder, nodes, time.monotonic() - started)
+        return summarise(settings, folder, nodes, time.monotonic() - start)
 
 
 def opening(settings: DemoSettings, folder: Path) -> str:
     """Describe the swarm and its end."""
-    until = "until Ctrl-C"
+    ending = "until Ctrl-C"
     if settings.rounds:
-        until = f"up to round {settings.rounds}; use --rounds 0 to run until Ctrl-C"
+        ending = f"up to round {settings.rounds}; use --rounds 0 to run until Ctrl-C"
     elif settings.minutes:
-        until = f"for about {settings.minutes:g} minutes; use --rounds 0 to run until Ctrl-C"
-    return f"a swarm of {settings.nodes} and a bootstrap node in {folder}, {until}"
+        ending = f"for about {settings.minutes:g} minutes; use --rounds 0 to run until Ctrl-C"
+    return f"a swarm of {settings.nodes} and a bootstrap node in {folder}, {ending}"
 
 
 @contextmanager
@@ -154,27 +154,27 @@ def swarm_of(
     environment = {"OMP_NUM_THREADS": str(threads)}
     try:
         transport = settings.transport_of(SEED)
-        seed = start_bootstrap(folder / "seed", environment, transport, settings.task_set)
-        processes.append(seed)
+        bootstrap = start_bootstrap(folder / "seed", environment, transport, settings.task_set)
+        processes.append(bootstrap)
         with console.status("starting the bootstrap node"):
-            address = seed.wait_for_address(START_SECONDS)
+            address = bootstrap.wait_for_address(START_SECONDS)
         nodes: dict[str, NodeProcess] = {}
         for number in range(settings.nodes):
             name = f"node-{number + 1}"
             overrides = node_overrides(settings, number, threads)
             overrides["network.peers"] = [address]
             if settings.model and nodes:
-                tried = load(nodes["node-1"].folder / "node.toml")
-                overrides |= {key: attrgetter(key)(tried) for key in TRIED}
-            tries = bool(settings.model) and not nodes
-            nodes[name] = start_node(folder / name, name, overrides, environment, tries=tries)
+                config = load(nodes["node-1"].folder / "node.toml")
+                overrides |= {key: attrgetter(key)(config) for key in TRIED}
+            is_first = bool(settings.model) and not nodes
+            nodes[name] = start_node(folder / name, name, overrides, environment, tries=is_first)
             processes.append(nodes[name])
-            if tries:
+            if is_first:
                 with console.status("evaluating the model on the tasks, for at most two minutes"):
                     nodes[name].wait_for_address(TRIAL_SECONDS)
-                found = ("baseline on", "result", "  ")
-                told = [line for line in nodes[name].output() if line.startswith(found)]
-                console.print("\n".join(told), soft_wrap=True, highlight=False)
+                prefixes = ("baseline on", "result", "  ")
+                lines = [line for line in nodes[name].output() if line.startswith(prefixes)]
+                console.print("\n".join(lines), soft_wrap=True, highlight=False)
         yield address, nodes
     finally:
         stop_all(list(reversed(processes)))
@@ -222,9 +222,9 @@ def loopback(overrides: dict[str, Any]) -> Config:
 
 def node_overrides(settings: DemoSettings, number: int, threads: int) -> dict[str, Any]:
     """Return the config of node ``number``; models alternate if there are two."""
-    of_model = _of_real_model if settings.model else _of_shipped_model
+    model_keys = _of_real_model if settings.model else _of_shipped_model
     return {
-        **of_model(settings, number),
+        **model_keys(settings, number),
         "node.seed": settings.seed + number,
         "node.threads": threads,
         "mixture.local": settings.local,
@@ -276,11 +276,11 @@ def memory_of(settings: DemoSettings) -> str:
 
     plan = plan_of(settings)
     need, machine = plan.choice.estimate, plan.machine
-    planned = f"each node is planned with {gigabytes(need.peak('memory'))} of main memory"
+    text = f"each node is planned with {gigabytes(need.peak('memory'))} of main memory"
     if not machine.apart:
-        return planned
-    share, own = gigabytes(machine.device.usable), gigabytes(need.peak("device"))
-    return f"{planned}, and {own} of its {share} of the {machine.device.name}"
+        return text
+    share, gpu_need = gigabytes(machine.device.usable), gigabytes(need.peak("device"))
+    return f"{text}, and {gpu_need} of its {share} of the {machine.device.name}"
 
 
 def evaluated_since(end: float, records: Sequence[RoundRecord]) -> bool:
@@ -314,9 +314,9 @@ def check_none_failed(nodes: Mapping[str, NodeProcess]) -> None:
     """Raise NodeError if a node ended with an error."""
     for name, node in nodes.items():
         if node.exit_code not in (None, 0):
-            what = f"{name} ended with status {node.exit_code}"
+            problem = f"{name} ended with status {node.exit_code}"
             remedy = f"Its output is in {node.folder / 'output.log'}."
-            raise NodeError(what, node.last_words(), remedy)
+            raise NodeError(problem, node.last_words(), remedy)
 
 
 def summarise(

@@ -110,23 +110,23 @@ def table(summary: SwarmSummary) -> Table:
     groups = figure_columns("reward", "held-out", "local\ngroups", "peer\ngroups")
     columns: list[Column | str] = ["node", "model", *groups, "refused"]
     columns += figure_columns("kB in/out")
-    out = Table(*columns, title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    result = Table(*columns, title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for node in summary.nodes:
-        refused = ", ".join(f"{n} {why}" for why, n in node.groups_refused.items()) or "0"
-        out.add_row(
+        refusals = ", ".join(f"{n} {reason}" for reason, n in node.groups_refused.items()) or "0"
+        result.add_row(
             node.name,
             node.model,
             _change(node.reward_first, node.reward_last),
             _change(node.eval_first, node.eval_last),
             str(node.groups_local),
             str(node.groups_external),
-            refused,
+            refusals,
             f"{node.bytes_in / 1e3:.0f}/{node.bytes_out / 1e3:.0f}",
         )
-    out.add_section()
+    result.add_section()
     rewards = _change(summary.reward_first, summary.reward_last)
-    out.add_row("mean", "", rewards, _change(summary.eval_first, summary.eval_last))
-    return out
+    result.add_row("mean", "", rewards, _change(summary.eval_first, summary.eval_last))
+    return result
 
 
 def _change(first: float | None, last: float | None) -> str:
@@ -184,29 +184,29 @@ class SwarmView:
         self._progress.update(self._task, completed=sum(r[-1].round for r in records.values() if r))
         columns = [*figure_columns(*HEADINGS), Column("reward by round", no_wrap=True)]
         table = Table("node", *columns, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-        room = max(1, self._console.height - AROUND)
-        for name, rows in list(records.items())[:room]:
+        limit = max(1, self._console.height - AROUND)
+        for name, rows in list(records.items())[:limit]:
             table.add_row(name, *(self._cells(rows) if rows else ["starting"]))
-        if len(records) > room:
-            table.add_row(f"{len(records) - room} more")
+        if len(records) > limit:
+            table.add_row(f"{len(records) - limit} more")
         return Group(table, self._progress)
 
     def line(self, records: Records) -> str:
-        begun = [rows for rows in records.values() if rows]
-        at_work = f"{len(begun)} of {len(records)} running"
-        if not begun:
-            return f"starting | {at_work}"
-        done = sorted(rows[-1].round for rows in begun)
-        of = f" of {self._rounds}" if self._rounds else ""
-        recent = [record for rows in begun for record in rows[-RECENT:]]
-        evaluated = [record for rows in begun if (record := _last_evaluated(rows))]
+        histories = [rows for rows in records.values() if rows]
+        running = f"{len(histories)} of {len(records)} running"
+        if not histories:
+            return f"starting | {running}"
+        rounds = sorted(rows[-1].round for rows in histories)
+        total = f" of {self._rounds}" if self._rounds else ""
+        recent = [record for rows in histories for record in rows[-RECENT:]]
+        evaluated = [record for rows in histories if (record := _last_evaluated(rows))]
         return " | ".join(
             [
-                f"rounds {done[0]} to {done[-1]}{of}",
+                f"rounds {rounds[0]} to {rounds[-1]}{total}",
                 f"reward {share(mean(known(recent, 'reward_local')))}",
                 f"peers' reward {share(mean(known(recent, 'reward_external')))} ({_taken(recent)})",
                 f"held-out {share(mean(known(evaluated, 'reward_eval')))}",
-                at_work,
+                running,
             ]
         )
 
@@ -228,8 +228,8 @@ def _last_evaluated(rows: Sequence[RoundRecord]) -> RoundRecord | None:
 
 
 def _taken(recent: Sequence[RoundRecord]) -> str:
-    taken = fmean(record.groups_external for record in recent)
-    return f"{taken:.1f} of {fmean(record.external_wanted for record in recent):.0f}"
+    average = fmean(record.groups_external for record in recent)
+    return f"{average:.1f} of {fmean(record.external_wanted for record in recent):.0f}"
 
 
 WINDOW = 9
@@ -250,12 +250,12 @@ def _panel(axes: Any, records: Records, figure: str, title: str, window: int) ->
     by_round: dict[int, list[float]] = {}
     for name, rows in records.items():
         points = [(r.round, value) for r in rows if (value := getattr(r, figure)) is not None]
-        for each, value in points:
-            by_round.setdefault(each, []).append(value)
+        for at_round, value in points:
+            by_round.setdefault(at_round, []).append(value)
         axes.plot(*_xy(points, window), linewidth=1, alpha=0.55, label=name)
     # A round that some nodes have not reached would bias the mean.
-    whole = [(n, sum(v) / len(v)) for n, v in sorted(by_round.items()) if len(v) == len(records)]
-    axes.plot(*_xy(whole, window), color="black", linewidth=2.2, label="mean")
+    means = [(n, sum(v) / len(v)) for n, v in sorted(by_round.items()) if len(v) == len(records)]
+    axes.plot(*_xy(means, window), color="black", linewidth=2.2, label="mean")
     axes.set_title(title)
     axes.set_xlabel("round")
     axes.grid(alpha=0.25)

@@ -73,27 +73,27 @@ class Ranks:
         if self.is_main:
             try:
                 self._share(None)
-            except RuntimeError as gone:
+            except RuntimeError as failure:
                 if error is None:
-                    lost = self._lost("at the end", "another rank has ended")
-                    exit_immediately(lost.exit_code)
-                    raise lost from gone
-                log.warning("another rank had ended before this node did: %s", gone)
+                    node_error = self._lost("at the end", "another rank has ended")
+                    exit_immediately(node_error.exit_code)
+                    raise node_error from failure
+                log.warning("another rank had ended before this node did: %s", failure)
         dist.destroy_process_group()
 
     def mesh(self, device: str) -> tuple[torch.device, DeviceMesh]:
         """Return this rank's device and the one-dimensional mesh of all ranks."""
         if device == "cuda":
             if self._local_rank >= torch.cuda.device_count():
-                found = f"{torch.cuda.device_count()} here"
+                text = f"{torch.cuda.device_count()} here"
                 remedy = "Give torchrun's --nproc-per-node the number of GPUs."
-                raise NodeError(f"rank {self.rank} has no GPU of its own", found, remedy)
+                raise NodeError(f"rank {self.rank} has no GPU of its own", text, remedy)
             torch.cuda.set_device(self._local_rank)
-        mine = torch.device(device, self._local_rank) if device == "cuda" else torch.device(device)
-        disable_cudnn_attention(mine)
-        everyone = dist.group.WORLD
-        assert everyone is not None
-        return mine, DeviceMesh.from_group(everyone, device)
+        local = torch.device(device, self._local_rank) if device == "cuda" else torch.device(device)
+        disable_cudnn_attention(local)
+        group = dist.group.WORLD
+        assert group is not None
+        return local, DeviceMesh.from_group(group, device)
 
     @contextmanager
     def carrying_out(self, order: Order) -> Iterator[None]:
@@ -124,16 +124,16 @@ class Ranks:
     def spread(self, whole: Tensor, mesh: DeviceMesh) -> DTensor:
         """Shard rank 0's tensor by rows; others pass one of its shape and dtype."""
         device = mesh.device_type
-        full = whole.to(device) if self.is_main else torch.empty_like(whole, device=device)
-        return distribute_tensor(full, mesh, [Shard(0)])
+        source = whole.to(device) if self.is_main else torch.empty_like(whole, device=device)
+        return distribute_tensor(source, mesh, [Shard(0)])
 
     def collect(self, tensor: DTensor) -> Tensor | None:
         """Return the whole tensor on rank 0, on its device; None on the others."""
-        whole = tensor.full_tensor()
-        return whole if self.is_main else None
+        full = tensor.full_tensor()
+        return full if self.is_main else None
 
     @contextmanager
-    def _bound(self, what: str) -> Iterator[None]:
+    def _bound(self, operation: str) -> Iterator[None]:
         try:
             yield
         except NodeError as error:
@@ -142,32 +142,32 @@ class Ranks:
             raise
         except Exception as error:  # torch raises bare RuntimeErrors; the others wait for this rank
             self._failed = True
-            lost = any(sign in str(error) for sign in _LOST)
-            words = "another rank has ended" if lost else str(error) or repr(error)
-            log.debug("%s failed", what, exc_info=True)
-            raise self._lost(what, words) from error
+            is_lost = any(sign in str(error) for sign in _LOST)
+            reason = "another rank has ended" if is_lost else str(error) or repr(error)
+            log.debug("%s failed", operation, exc_info=True)
+            raise self._lost(operation, reason) from error
         except BaseException:  # Ctrl-C or the end of the process: no error of the ranks to report
             self._failed = True
             raise
 
     def _share(self, order: Order | None) -> Order | None:
-        shared = [order]
-        dist.broadcast_object_list(shared, src=0, group=self._orders)
-        return shared[0]
+        objects = [order]
+        dist.broadcast_object_list(objects, src=0, group=self._orders)
+        return objects[0]
 
-    def _lost(self, what: str, words: str) -> NodeError:
+    def _lost(self, operation: str, reason: str) -> NodeError:
         return NodeError(
-            f"the ranks of the learner cannot continue together ({what})",
-            self._first_failure(f"rank {self.rank}: {words}"),
+            f"the ranks of the learner cannot continue together ({operation})",
+            self._first_failure(f"rank {self.rank}: {reason}"),
             "The last checkpoint is complete; run the same command to resume from it.",
         )
 
-    def _first_failure(self, mine: str) -> str:
+    def _first_failure(self, message: str) -> str:
         try:
-            return bytes(self._store.compare_set(_FAILED, "", mine)).decode()
+            return bytes(self._store.compare_set(_FAILED, "", message)).decode()
         except RuntimeError as error:
             log.debug("torchrun's store is gone: %s", error)
-            return mine
+            return message
 
 
 def exit_immediately(status: int) -> None:

@@ -110,8 +110,8 @@ class RankShare(UpdateShare):
         return dealt(rows, self._ranks.world)[self._ranks.rank]
 
     def whole(self, rows: Sequence[Row]) -> list[list[Row]]:
-        hands, rank = dealt(rows, self._ranks.world), self._ranks.rank
-        return hands[rank:] + hands[:rank]
+        shares, rank = dealt(rows, self._ranks.world), self._ranks.rank
+        return shares[rank:] + shares[:rank]
 
     def sum(self, value: Tensor) -> Tensor:
         return self._ranks.sum(value)
@@ -121,8 +121,8 @@ class RankShare(UpdateShare):
 
     def tally(self, tally: UpdateSums) -> UpdateSums:
         total = UpdateSums()
-        for each in self._ranks.gather(tally.on("cpu")):
-            total.add(each)
+        for sums in self._ranks.gather(tally.on("cpu")):
+            total.add(sums)
         return total
 
 
@@ -159,9 +159,9 @@ class ShardedLearner(Learner):
         """
         check_versions(groups, self._replica.version)
         with self._ranks.carrying_out(Order("update", (groups,))):
-            before = self._replica.version
+            version = self._replica.version
             stats = super().update(groups, newest)
-            if self._replica.version != before:
+            if self._replica.version != version:
                 self._gather()
             return stats
 
@@ -180,9 +180,9 @@ class ShardedLearner(Learner):
                 self._whole.version = self._replica.version
 
     def _gap_beside(self, rows: Sequence[Row], newest: Newest) -> float | None:
-        gap = super()._gap_beside(rows, newest)
+        mismatch = super()._gap_beside(rows, newest)
         self._reshard()
-        return gap
+        return mismatch
 
     def _reshard(self) -> None:
         """Release the outermost weights, which a forward pass leaves gathered."""
@@ -190,31 +190,31 @@ class ShardedLearner(Learner):
 
     @torch.no_grad()
     def _spread(self) -> None:
-        for mine, whole in self._pairs(Module.parameters):
-            like = torch.empty(mine.shape, dtype=mine.dtype, device="meta")
-            mine.copy_(self._ranks.spread(like if whole is None else whole, self._mesh))
-        for mine, whole in self._pairs(Module.buffers):
-            dist.broadcast(mine if whole is None else mine.copy_(whole), 0)
+        for local, source in self._pairs(Module.parameters):
+            like = torch.empty(local.shape, dtype=local.dtype, device="meta")
+            local.copy_(self._ranks.spread(like if source is None else source, self._mesh))
+        for local, source in self._pairs(Module.buffers):
+            dist.broadcast(local if source is None else local.copy_(source), 0)
 
     @torch.no_grad()
     def _gather(self) -> None:
-        for mine, whole in self._pairs(Module.parameters):
-            full = self._ranks.collect(mine)
-            if whole is not None and full is not None:
-                whole.copy_(full)
+        for local, target in self._pairs(Module.parameters):
+            full = self._ranks.collect(local)
+            if target is not None and full is not None:
+                target.copy_(full)
         if self._whole:
             self._whole.version = self._replica.version
 
     def _pairs(
         self, tensors: Callable[[Module], Iterable[Tensor]]
     ) -> Iterable[tuple[Any, Tensor | None]]:
-        mine = list(tensors(self._replica.model))
-        whole = list(tensors(self._whole.model)) if self._whole else [None] * len(mine)
-        return zip(mine, whole, strict=True)
+        local = list(tensors(self._replica.model))
+        full = list(tensors(self._whole.model)) if self._whole else [None] * len(local)
+        return zip(local, full, strict=True)
 
     def _collected(self, value: DTensor) -> Tensor | None:
-        whole = self._ranks.collect(value)
-        return None if whole is None else whole.cpu()
+        full = self._ranks.collect(value)
+        return None if full is None else full.cpu()
 
     def _spread_out(self, value: Tensor) -> Tensor:
         return self._ranks.spread(value, self._mesh) if value.dim() else value
@@ -242,9 +242,9 @@ def follow(ranks: Ranks) -> None:
 def dealt(rows: Sequence[Row], ranks: int) -> list[list[Row]]:
     """Assign rows to ranks: the longest first, each to the rank with fewest tokens."""
     tokens: list[int] = [0] * ranks
-    hands: list[list[Row]] = [[] for _ in range(ranks)]
+    shares: list[list[Row]] = [[] for _ in range(ranks)]
     for row in sorted(rows, key=lambda row: row.length, reverse=True):
         rank = tokens.index(min(tokens))
         tokens[rank] += row.length
-        hands[rank].append(row)
-    return hands
+        shares[rank].append(row)
+    return shares

@@ -44,20 +44,20 @@ class Launch:
 
     def check(self, config: Config) -> None:
         """Reject settings that several ranks do not support, with :class:`ConfigError`."""
-        alone = "or start the node without torchrun."
+        advice = "or start the node without torchrun."
         if config.policy.lora_rank:
-            remedy = f"Several ranks train all weights: set it to 0, {alone}"
+            remedy = f"Several ranks train all weights: set it to 0, {advice}"
             raise ConfigError("policy.lora_rank", config.policy.lora_rank, remedy)
         if config.learner.optimizer != "adamw":
-            remedy = f"Its state cannot be split over ranks: set it to 'adamw', {alone}"
+            remedy = f"Its state cannot be split over ranks: set it to 'adamw', {advice}"
             raise ConfigError("learner.optimizer", config.learner.optimizer, remedy)
         if config.learner.offload:
             remedy = (
-                f"Several ranks already split this state over their GPUs: set it to false, {alone}"
+                f"Several ranks already split this state over their GPUs: set it to false, {advice}"
             )
             raise ConfigError("learner.offload", True, remedy)
         if config.policy.device not in ("auto", "cpu", "cuda"):
-            remedy = f"Each rank uses the GPU with its number: set it to 'auto' or 'cuda', {alone}"
+            remedy = f"Each rank uses the GPU with its number: set it to 'auto' or 'cuda', {advice}"
             raise ConfigError("policy.device", config.policy.device, remedy)
 
 

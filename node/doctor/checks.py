@@ -66,8 +66,8 @@ from swarm.transport.transport import (
 
 
 def check_sandbox() -> Check:
-    found = sandbox_support()
-    return ok("isolation", str(found)) if found.whole else warn("isolation", str(found), REMEDY)
+    status = sandbox_support()
+    return ok("isolation", str(status)) if status.whole else warn("isolation", str(status), REMEDY)
 
 
 LITTLE_DISK = 2 << 30
@@ -81,19 +81,19 @@ def check_packages() -> list[Check]:
     try:
         wanted = importlib.metadata.requires(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:
-        found = "a source tree that is not installed, versions unknown"
-        return [warn("packages", found, "Install it with: pip install .")]
+        text = "a source tree that is not installed, versions unknown"
+        return [warn("packages", text, "Install it with: pip install .")]
     requirements = [r for r in map(Requirement, wanted) if not r.marker or r.marker.evaluate()]
-    findings = []
-    for each in requirements:
-        remedy = f"Install it with: pip install '{each.name}{each.specifier}'"
-        there = version(each.name)
-        if not there:
-            findings.append(fail("packages", f"{each.name} is missing", remedy))
-        elif not each.specifier.contains(there, prereleases=True):
-            found = f"{each.name} {there}, tested with {each.specifier}"
-            findings.append(warn("packages", found, remedy))
-    return findings or [ok("packages", f"all {len(requirements)} as required")]
+    checks = []
+    for package in requirements:
+        remedy = f"Install it with: pip install '{package.name}{package.specifier}'"
+        installed = version(package.name)
+        if not installed:
+            checks.append(fail("packages", f"{package.name} is missing", remedy))
+        elif not package.specifier.contains(installed, prereleases=True):
+            text = f"{package.name} {installed}, tested with {package.specifier}"
+            checks.append(warn("packages", text, remedy))
+    return checks or [ok("packages", f"all {len(requirements)} as required")]
 
 
 def check_transport(network: NetworkSection) -> Check:
@@ -130,8 +130,8 @@ def check_device(device: str) -> Check:
         remedy = 'Set policy.device = "auto": mps needs macOS 14 or later.'
         return fail("device", "mps, which torch does not find", remedy)
     if not device.startswith("cuda"):
-        seen = f"GPU: {names}" if count else "no GPU, the CPU works"
-        return ok("device", device if device == "mps" else f"{device}; {seen}")
+        gpu_text = f"GPU: {names}" if count else "no GPU, the CPU works"
+        return ok("device", device if device == "mps" else f"{device}; {gpu_text}")
     if int(device.partition(":")[2] or 0) < count:
         return ok("device", f"{device} of {names}")
     remedy = 'Set policy.device = "auto", or install a GPU driver and a CUDA build of torch.'
@@ -148,14 +148,14 @@ def check_engine(name: str) -> Check:
 
 def check_model_memory(config: Config) -> Check:
     try:
-        found = check_memory(config)
+        memory = check_memory(config)
     except ConfigError as error:
         return fail("memory", f"{error.key} = {error.value}", error.remedy)
-    if not found.weights:
+    if not memory.weights:
         return ok("memory", f"{config.policy.model}: not estimated before it is downloaded")
-    if found.tight:
+    if memory.tight:
         remedy = "Close other programs, or find a model that fits with: swarm-node plan."
-        return warn("memory", found.words(), remedy)
+        return warn("memory", memory.words(), remedy)
     return ok(
         "memory",
         f"{config.policy.model}: weights, gradients and optimizer fit; all memory: swarm-node plan",
@@ -165,13 +165,13 @@ def check_model_memory(config: Config) -> Check:
 def check_mismatch(config: Config, folder: RunFolder) -> Check:
     """Compare engine and learner by the latest round's figure."""
     try:
-        gap = float(folder.read_status()["record"]["logprob_mismatch"])
+        value = float(folder.read_status()["record"]["logprob_mismatch"])
     except (NodeError, KeyError, TypeError):
         return ok("mismatch", "engine and learner are compared in the first rounds")
-    widest = config.widest_mismatch
-    found = f"engine and learner differ by {gap:.2g} nats per token; rounding explains {widest:g}"
+    limit = config.widest_mismatch
+    text = f"engine and learner differ by {value:.2g} nats per token; rounding explains {limit:g}"
     remedy = "Try another engine.backend, or policy.dtype = 'float32'."
-    return ok("mismatch", found) if gap <= widest else warn("mismatch", found, remedy)
+    return ok("mismatch", text) if value <= limit else warn("mismatch", text, remedy)
 
 
 def check_key(folder: RunFolder) -> Check:
@@ -189,11 +189,11 @@ def check_disk(folder: RunFolder) -> Check:
     except NodeError as error:
         return failed("disk", error)
     free = shutil.disk_usage(folder.root).free
-    found = f"{free / 1e9:.1f} GB free at {folder.root}"
+    text = f"{free / 1e9:.1f} GB free at {folder.root}"
     remedy = "Free some space, or set [node] run_dir to another disk."
     if free < NO_DISK:
-        return fail("disk", found, remedy)
-    return warn("disk", found, remedy) if free < LITTLE_DISK else ok("disk", found)
+        return fail("disk", text, remedy)
+    return warn("disk", text, remedy) if free < LITTLE_DISK else ok("disk", text)
 
 
 def check_shared_memory() -> Check:
@@ -242,27 +242,27 @@ HEAR_SECONDS = 3.0
 def check_local_network(network: NetworkSection, folder: RunFolder) -> Check:
     """Listen briefly for nodes other than the folder's own."""
     try:
-        heard = asyncio.run(_heard(network.listen))
+        sightings = asyncio.run(_heard(network.listen))
     except MulticastUnavailable as error:
         remedy = "Name peers with --peers, which needs no multicast."
         return fail("lan", str(error), remedy)
-    own = folder.read_status().get("peer_id") if folder.status.exists() else None
-    others = {each.peer_id: each.swarm for each in heard if each.peer_id != own}
-    if not others:
+    own_id = folder.read_status().get("peer_id") if folder.status.exists() else None
+    peers = {each.peer_id: each.swarm for each in sightings if each.peer_id != own_id}
+    if not peers:
         remedy = "Run a member there with --lan; open UDP port 5353 in the firewalls."
         return warn("lan", "no other node is announced on the local network", remedy)
-    swarms = sorted({each[:16] for each in others.values()})
-    nodes = counted(len(others), "node")
+    swarms = sorted({each[:16] for each in peers.values()})
+    nodes = counted(len(peers), "node")
     return ok("lan", f"{nodes} announced on the local network, in {', '.join(swarms[:8])}")
 
 
 async def _heard(listen: tuple[str, ...]) -> list[Sighting]:
-    ear = await Multicast.open(networks(listen), Counters(), random.Random())
+    multicast = await Multicast.open(networks(listen), Counters(), random.Random())
     try:
         await asyncio.sleep(HEAR_SECONDS)
-        return await ear.seen()
+        return await multicast.seen()
     finally:
-        await ear.close()
+        await multicast.close()
 
 
 ANSWER_SECONDS = 10.0
@@ -277,8 +277,8 @@ async def check_reach(transport: Transport, peers: Sequence[str]) -> list[Check]
             answers.append(await _ask(transport, peer, ports))
         except (TransportError, ProtocolError) as error:
             remedy = "Ask another peer, or its owner for a newer release."
-            found = f"{peer} does not try to dial this machine: {_line(error)}"
-            return [warn("reach", found, remedy)]
+            text = f"{peer} does not try to dial this machine: {_line(error)}"
+            return [warn("reach", text, remedy)]
     if not answers:
         return []
     hosts = [answer.host for answer in answers]
@@ -296,8 +296,8 @@ def reported_reach(folder: RunFolder) -> list[Check]:
 
 
 def _finding(reach: Reach) -> Check:
-    found = f"{reach.way}: {reach.cause}" if reach.cause else reach.way
-    return warn("reach", found, reach.remedy) if reach.remedy else ok("reach", found)
+    text = f"{reach.way}: {reach.cause}" if reach.cause else reach.way
+    return warn("reach", text, reach.remedy) if reach.remedy else ok("reach", text)
 
 
 async def _ask(transport: Transport, peer: str, ports: tuple[int, ...]) -> DialledBack:
@@ -316,18 +316,18 @@ HOSTS = ("ip4", "ip6", "dns", "dns4", "dns6")
 def check_network(config: Config, folder: RunFolder) -> list[Check]:
     """Check all ports and peers of the config."""
     peers, lan = config.network.peers, config.network.lan
-    reached: list[Check] = []
+    checks: list[Check] = []
     if lan:
-        reached.append(check_local_network(config.network, folder))
+        checks.append(check_local_network(config.network, folder))
     if not peers and not lan:
         remedy = "Name some with --peers, or wait for peers; until then the node trains alone."
-        reached.append(warn("peers", "none named", remedy))
+        checks.append(warn("peers", "none named", remedy))
     elif peers:
-        reached += [_check_connection(peer) for peer in peers]
-        reached += asyncio.run(_dial(peers, config, folder))
+        checks += [_check_connection(peer) for peer in peers]
+        checks += asyncio.run(_dial(peers, config, folder))
     if folder.holder() is not None:
-        reached += reported_reach(folder)
-    return [*check_ports(config, folder), *reached]
+        checks += reported_reach(folder)
+    return [*check_ports(config, folder), *checks]
 
 
 def check_ports(config: Config, folder: RunFolder) -> list[Check]:
@@ -341,9 +341,9 @@ def _check_port(address: str) -> Check:
     if not host_of(address):
         remedy = "Listen on an address such as /ip4/0.0.0.0/tcp/31337."
         return warn("ports", f"cannot try {address}", remedy)
-    if why := why_not_free(address):
+    if reason := why_not_free(address):
         remedy = "Stop the program that uses it, or set another port or address in the config."
-        return fail("ports", f"{address}: {why}", remedy)
+        return fail("ports", f"{address}: {reason}", remedy)
     return ok("ports", f"{address} is free" if port_of(address) else f"{address}: any free port")
 
 
@@ -365,21 +365,21 @@ async def _dial(peers: Sequence[str], config: Config, folder: RunFolder) -> list
     """Dial each peer as this node would, with a temporary identity."""
     network = config.network
     kind: TransportKind = TRANSPORTS.open(network.transport, network.transport_options)
-    runs = folder.holder() is not None
-    listen = ("/ip4/127.0.0.1/tcp/0",) if runs else network.listen
-    alone = {"listen": listen, "announce_maddrs": (), "peers": (), "relay": "off"}
-    network = network.model_copy(update=alone)
-    with tempfile.TemporaryDirectory() as thrown_away:
-        thrown = RunFolder(Path(thrown_away))
-        Identity.create(thrown.identity)
-        transport = kind.open(network, thrown, Counters(), beside=True)
+    is_running = folder.holder() is not None
+    listen = ("/ip4/127.0.0.1/tcp/0",) if is_running else network.listen
+    changes = {"listen": listen, "announce_maddrs": (), "peers": (), "relay": "off"}
+    network = network.model_copy(update=changes)
+    with tempfile.TemporaryDirectory() as directory:
+        temporary = RunFolder(Path(directory))
+        Identity.create(temporary.identity)
+        transport = kind.open(network, temporary, Counters(), beside=True)
         try:
             await transport.start()
-            dialed = {peer: await _dial_one(transport, peer, config, folder) for peer in peers}
-            well = (peer for peer, found in dialed.items() if found[0].level == "ok")
-            answered = [peer.rpartition("/")[2] for peer in well]
-            reached = [] if runs else await check_reach(transport, answered)
-            return [*(finding for found in dialed.values() for finding in found), *reached]
+            results = {peer: await _dial_one(transport, peer, config, folder) for peer in peers}
+            reachable = (peer for peer, checks in results.items() if checks[0].level == "ok")
+            peer_ids = [peer.rpartition("/")[2] for peer in reachable]
+            reach = [] if is_running else await check_reach(transport, peer_ids)
+            return [*(check for checks in results.values() for check in checks), *reach]
         except TransportError as error:
             cause, remedy = error.parts()
             return [fail("dial", cause, remedy or "Set network.listen to an address of this host.")]
@@ -393,22 +393,22 @@ async def _dial_one(
     peer = address.rpartition("/")[2]
     try:
         async with asyncio.timeout(DIAL_SECONDS):
-            connected = await transport.connect(address)
+            peer_id = await transport.connect(address)
     except ClockSkew as error:
         return [fail("dial", *error.parts())]
     except (TransportError, TimeoutError) as error:
         # The error may quote the peer, so the remedy is a fixed one.
-        found = _line(error) or f"no peer answers at {address} within {DIAL_SECONDS:g} s"
+        problem = _line(error) or f"no peer answers at {address} within {DIAL_SECONDS:g} s"
         remedy = "Compare the address with its start message. Ask its owner whether it runs."
-        return [fail("dial", found, remedy)]
-    answers = ok("dial", f"{peer} answers, and its clock agrees")
+        return [fail("dial", problem, remedy)]
+    check = ok("dial", f"{peer} answers, and its clock agrees")
     try:
-        signed = await fetch_manifest(transport, connected)
+        signed = await fetch_manifest(transport, peer_id)
     except TransportError as error:
         remedy = "Ask its owner whether it belongs to a swarm."
-        return [answers, warn("tasks", f"{peer} sends no manifest: {_line(error)}", remedy)]
+        return [check, warn("tasks", f"{peer} sends no manifest: {_line(error)}", remedy)]
     return [
-        answers,
+        check,
         *_check_swarm(signed, peer, folder),
         *check_manifest(signed, peer, config, folder),
     ]
@@ -418,17 +418,17 @@ def _check_swarm(signed: bytes, peer: str, folder: RunFolder) -> list[Check]:
     if not folder.manifest.exists():
         return []
     try:
-        ours = swarm_id(folder.manifest.read_bytes()).hex()[:16]
-        theirs = swarm_id(signed).hex()[:16]
+        own_swarm = swarm_id(folder.manifest.read_bytes()).hex()[:16]
+        peer_swarm = swarm_id(signed).hex()[:16]
     except ProtocolError:
         return []  # each manifest's own check reports the invalid one
-    if ours == theirs:
-        return [ok("swarm", f"{peer} is in this folder's swarm {ours}")]
+    if own_swarm == peer_swarm:
+        return [ok("swarm", f"{peer} is in this folder's swarm {own_swarm}")]
     remedy = (
-        f"Move there with swarm-node join --swarm {theirs} --peers ADDRESS, join it from a new "
+        f"Move there with swarm-node join --swarm {peer_swarm} --peers ADDRESS, join it from a new "
         "folder, or name peers of this folder's swarm."
     )
-    return [fail("swarm", f"{peer} is in {theirs}, this folder in {ours}", remedy)]
+    return [fail("swarm", f"{peer} is in {peer_swarm}, this folder in {own_swarm}", remedy)]
 
 
 def _line(error: Exception) -> str:

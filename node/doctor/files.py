@@ -50,8 +50,8 @@ def failed(check: str, error: NodeError) -> Check:
 def check_model_files(config: Config) -> list[Check]:
     """Check that a model's folder is complete; a hub is not asked."""
     model = config.policy.model
-    here = model in SHIPPED or no_folder(model) or Path(model).expanduser().exists()
-    if not here:
+    is_local = model in SHIPPED or no_folder(model) or Path(model).expanduser().exists()
+    if not is_local:
         return []
     try:
         check_model(model)
@@ -77,7 +77,7 @@ def check_manifest(signed: bytes, source: str, config: Config, folder: RunFolder
 
 
 def _check_tasks(manifest: Manifest, allowed: Allowed) -> list[Check]:
-    opened, *closed = overview(manifest.catalogue, allowed)
+    headline, *details = overview(manifest.catalogue, allowed)
     checks = []
     for spec in manifest.catalogue:
         if in_file(spec) and spec.name in allowed.files:
@@ -86,27 +86,27 @@ def _check_tasks(manifest: Manifest, allowed: Allowed) -> list[Check]:
             except TaskSetError as error:
                 remedy = f"tasks.files.{spec.name} must name the same file as other members have."
                 checks.append(fail("tasks", str(error), remedy))
-    if len(closed) == len(manifest.catalogue):
+    if len(details) == len(manifest.catalogue):
         remedy = "To train, a node needs one: a file, a package, or tasks.allow_code_execution."
-        checks.append(warn("tasks", opened, remedy))
-    checks = checks or [Check("tasks", "ok", opened, brief=summary(manifest.catalogue, allowed))]
-    for found, _, why in (line.partition(": ") for line in closed):
-        checks.append(warn("tasks", found, f"{why[0].upper()}{why[1:]}."))
+        checks.append(warn("tasks", headline, remedy))
+    checks = checks or [Check("tasks", "ok", headline, brief=summary(manifest.catalogue, allowed))]
+    for subject, _, reason in (line.partition(": ") for line in details):
+        checks.append(warn("tasks", subject, f"{reason[0].upper()}{reason[1:]}."))
     return checks
 
 
 def _check_admission(rule: AdmissionRule, config: Config, folder: RunFolder) -> list[Check]:
     """Check what the admission rule costs, and if an allow list has this node."""
     try:
-        work = check_work(rule, config.network.work_seconds)
+        costs = check_work(rule, config.network.work_seconds)
     except NodeError as error:
         return [failed("admission", error)]
     if not isinstance(rule, AllowList):
-        return [ok("admission", found) for found in work]
+        return [ok("admission", message) for message in costs]
     try:
         author = Identity.load(folder.identity).author
     except KeyFileError:  # the check of the key reports it
         return []
     remedy = "Ask the creator for a new swarm that lists it; a bootstrap node needs no entry."
-    excluded = [warn("admission", found, remedy) for found in unlisted(rule, author)]
-    return excluded or [ok("admission", "the allow list has this node")]
+    warnings = [warn("admission", message, remedy) for message in unlisted(rule, author)]
+    return warnings or [ok("admission", "the allow list has this node")]

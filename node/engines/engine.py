@@ -206,16 +206,16 @@ class Pending:
     ) -> Pending:
         """Create it without added tokens; raise ValueError for a prompt that is too long."""
         policy.check_prompt(trajectory.prompt)
-        room = policy.context_length - len(trajectory.prompt)
-        return cls(trajectory, sampling, streamed, min(sampling.max_new_tokens, room))
+        limit = policy.context_length - len(trajectory.prompt)
+        return cls(trajectory, sampling, streamed, min(sampling.max_new_tokens, limit))
 
     @property
     def tokens(self) -> Tokens:
-        begun, added = self.trajectory.tokens, self.added
+        initial, outputs = self.trajectory.tokens, self.added
         return Tokens(
-            (*begun.ids, *(token for each in added for token in each.ids)),
-            (*begun.logprobs, *(value for each in added for value in each.logprobs)),
-            (*begun.versions, *(each.version for each in added for _ in each.ids)),
+            (*initial.ids, *(token for output in outputs for token in output.ids)),
+            (*initial.logprobs, *(value for output in outputs for value in output.logprobs)),
+            (*initial.versions, *(output.version for output in outputs for _ in output.ids)),
         )
 
     def ended(self, policy: Policy) -> Finish | None:
@@ -230,11 +230,11 @@ class Pending:
         return Sample(tokens, finish, policy.decode(tokens.ids))
 
     def request(self, number: int) -> Request:
-        written = self.tokens.ids
+        ids = self.tokens.ids
         return Request(
             number,
-            (*self.trajectory.prompt, *written),
-            self.cap - len(written),
+            (*self.trajectory.prompt, *ids),
+            self.cap - len(ids),
             self.sampling.temperature,
             self.sampling.greedy,
             self.trajectory.key if self.trajectory.lasts else None,

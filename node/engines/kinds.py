@@ -132,14 +132,14 @@ class Vllm(EngineKind):
     start_seconds = 30.0
 
     def check(self) -> None:
-        found = list(filter(None, map(version, PACKAGES)))
-        if found and found[0].startswith(f"{VERSION}."):
+        versions = list(filter(None, map(version, PACKAGES)))
+        if versions and versions[0].startswith(f"{VERSION}."):
             return
         remedy = (
-            f"vLLM {found[0]} is installed, but {VERSION} is required: in the clone, run pip "
+            f"vLLM {versions[0]} is installed, but {VERSION} is required: in the clone, run pip "
             "install '.[vllm]' again, on a machine without a GPU make vllm, or set engine.backend "
             "= 'transformers'."
-            if found
+            if versions
             else "vLLM is not installed here: in the clone, run pip install '.[vllm]', or without "
             "a GPU make vllm and use .venv-vllm, or set engine.backend = 'transformers'."
         )
@@ -151,8 +151,8 @@ class Vllm(EngineKind):
 
     def backend(self, settings: BackendSettings) -> Backend:
         # On a CPU this compilation cannot be loaded again and would repeat at every start.
-        on_cpu = {"VLLM_USE_AOT_COMPILE": "0"} if settings.device == "cpu" else {}
-        for name, value in {**ENVIRONMENT, **on_cpu}.items():
+        cpu_env = {"VLLM_USE_AOT_COMPILE": "0"} if settings.device == "cpu" else {}
+        for name, value in {**ENVIRONMENT, **cpu_env}.items():
             os.environ.setdefault(name, value)
         from node.engines.vllm_backend import VllmBackend
 

@@ -69,19 +69,19 @@ def devices(config: Config, policy: Policy) -> list[dict[str, str]]:
         return [{}] * count
     # AMD's GPUs have both names, and vLLM refuses different values.
     names = VISIBLE if torch.version.hip else VISIBLE[:1]
-    named = next(filter(None, map(os.environ.get, reversed(names))), None)
-    seen = named.split(",") if named else [str(n) for n in range(torch.cuda.device_count())]
+    visible = next(filter(None, map(os.environ.get, reversed(names))), None)
+    gpus = visible.split(",") if visible else [str(n) for n in range(torch.cuda.device_count())]
     if count == 1:
-        return [dict.fromkeys(names, seen[policy.device.index or 0])]
-    if len(seen) < count * width:
+        return [dict.fromkeys(names, gpus[policy.device.index or 0])]
+    if len(gpus) < count * width:
         raise ConfigError(
             "engine.data_parallel_size",
             count,
             f"With engine.tensor_parallel_size = {width} it needs "
-            f"{counted(count * width, 'GPU')}, and there are {len(seen)}.",
+            f"{counted(count * width, 'GPU')}, and there are {len(gpus)}.",
         )
     starts = range(0, count * width, width)
-    return [dict.fromkeys(names, ",".join(seen[n : n + width])) for n in starts]
+    return [dict.fromkeys(names, ",".join(gpus[n : n + width])) for n in starts]
 
 
 LOOK_SECONDS = 0.005
@@ -104,41 +104,41 @@ class DataParallelEngine(RolloutEngine):
     def generate(self, prompts: Prompts, n: int, sampling: Sampling) -> list[list[Sample]]:
         count = len(self._engines)
         shares = [prompts[start::count] for start in range(count)]
-        with ThreadPoolExecutor(count) as threads:
-            work = [e.generate for e in self._engines]
-            done = list(threads.map(lambda call, share: call(share, n, sampling), work, shares))
-        return [done[number % count][number // count] for number in range(len(prompts))]
+        with ThreadPoolExecutor(count) as pool:
+            calls = [e.generate for e in self._engines]
+            results = list(pool.map(lambda call, share: call(share, n, sampling), calls, shares))
+        return [results[number % count][number // count] for number in range(len(prompts))]
 
     def submit(self, trajectories: Sequence[SamplingRequest], sampling: Sampling) -> None:
         keys = [*self._where, *(each.key for each in trajectories)]
         if len(set(keys)) < len(keys):
             raise ValueError("there is a trajectory with one of these keys already")
         load = Counter(self._where.values())
-        places: dict[tuple[int, ...], int] = {}
-        chosen: dict[int, int] = {}
+        by_prompt: dict[tuple[int, ...], int] = {}
+        by_key: dict[int, int] = {}
         for each in trajectories:
             self._policy.check_prompt(each.prompt)
-            place = self._homes.get(each.key, places.get(each.prompt))
-            if place is None:
-                place = min(range(len(self._engines)), key=lambda n: load[n])
-            chosen[each.key] = places[each.prompt] = place
-            load[place] += 1
-        self._where |= chosen
-        self._homes |= {each.key: chosen[each.key] for each in trajectories if each.lasts}
+            index = self._homes.get(each.key, by_prompt.get(each.prompt))
+            if index is None:
+                index = min(range(len(self._engines)), key=lambda n: load[n])
+            by_key[each.key] = by_prompt[each.prompt] = index
+            load[index] += 1
+        self._where |= by_key
+        self._homes |= {each.key: by_key[each.key] for each in trajectories if each.lasts}
         for number, engine in enumerate(self._engines):
-            engine.submit([t for t in trajectories if chosen[t.key] == number], sampling)
+            engine.submit([t for t in trajectories if by_key[t.key] == number], sampling)
 
     def poll(self, seconds: float, stream: int = 0) -> list[tuple[int, Sample]]:
         deadline = time.monotonic() + seconds
         while True:
-            finished = [each for engine in self._engines for each in engine.poll(0.0, stream)]
-            left = deadline - time.monotonic()
-            if finished or left <= 0 or self._nudged.wait(min(LOOK_SECONDS, left)):
+            results = [each for engine in self._engines for each in engine.poll(0.0, stream)]
+            remaining = deadline - time.monotonic()
+            if results or remaining <= 0 or self._nudged.wait(min(LOOK_SECONDS, remaining)):
                 break
         self._nudged.clear()
-        for key, _ in finished:
+        for key, _ in results:
             del self._where[key]
-        return finished
+        return results
 
     def abort(self, keys: Sequence[int]) -> None:
         homes = {key: self._homes.pop(key) for key in keys if key in self._homes}
@@ -149,11 +149,11 @@ class DataParallelEngine(RolloutEngine):
         self._nudged.set()
 
     def pause(self) -> list[tuple[int, Tokens]]:
-        left = dict(each for engine in self._engines for each in engine.pause())
-        ordered = [(key, left[key]) for key in self._where if key in left]
-        for key in left:
+        tokens = dict(each for engine in self._engines for each in engine.pause())
+        unfinished = [(key, tokens[key]) for key in self._where if key in tokens]
+        for key in tokens:
             del self._where[key]
-        return ordered
+        return unfinished
 
     def update(self, policy: Policy) -> None:
         self._policy = policy

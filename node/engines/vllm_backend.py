@@ -89,36 +89,36 @@ class VllmBackend:
 
     def _check_room(self, request: Request) -> None:
         """Raise NodeError if a prompt and one token of its completion exceed vLLM's memory."""
-        most = self._engine.model_config.max_model_len
-        if len(request.ids) >= most:
+        limit = self._engine.model_config.max_model_len
+        if len(request.ids) >= limit:
             raise NodeError(
                 "a prompt is longer than vLLM has memory for",
-                f"{len(request.ids)} tokens, at most {most - 1}",
+                f"{len(request.ids)} tokens, at most {limit - 1}",
                 "Increase engine.gpu_memory_utilization, or use shorter tasks.",
             )
 
     def step(self) -> list[RequestOutput]:
-        finished = [
+        outputs = [
             self._finish(int(output.request_id), output.outputs[0])
             for output in self._engine.step()
             if output.finished
         ]
         self._steps += 1
-        return finished + (self._report() if self._steps % REPORT_EVERY == 0 else [])
+        return outputs + (self._report() if self._steps % REPORT_EVERY == 0 else [])
 
     def update(self) -> list[RequestOutput]:
         if self._asleep:
             return []
-        written = self._report()
+        outputs = self._report()
         self._version = self._load()
-        return written
+        return outputs
 
     def pause(self) -> list[RequestOutput]:
-        written = self._report()
+        outputs = self._report()
         self._engine.abort_request(list(self._requests.values()), internal=True)
         self._requests.clear()
         self._reported.clear()
-        return written
+        return outputs
 
     def abort(self, lasting: Sequence[int]) -> None:
         """Do nothing: vLLM finds cached tokens by prefix and evicts them itself."""
@@ -160,12 +160,12 @@ class VllmBackend:
     def _report(self) -> list[RequestOutput]:
         """Read unfinished outputs from vLLM's state; emitting them would cost every step."""
         states = self._engine.output_processor.request_states
-        written = []
+        outputs = []
         for number, request in self._requests.items():
             state = states[request]
             ids, logprobs = state.detokenizer.output_token_ids, state.logprobs_processor.logprobs
-            written.append(self._since(number, ids, logprobs, None))
-        return [each for each in written if each.ids]
+            outputs.append(self._since(number, ids, logprobs, None))
+        return [output for output in outputs if output.ids]
 
     def _since(
         self, number: int, ids: Sequence[int], logprobs: Any, finish: Finish | None
@@ -221,14 +221,14 @@ def _arguments(settings: BackendSettings) -> EngineArgs:
 
 def _start(arguments: EngineArgs) -> LLMEngine:
     """Start vLLM; on a new model the first engine compiles for all others."""
-    shape = hashlib.sha256(Path(arguments.model, "config.json").read_bytes()).hexdigest()[:16]
-    known = Path(envs.VLLM_CACHE_ROOT) / f"swarm-node-{shape}"
-    if known.exists():
+    digest = hashlib.sha256(Path(arguments.model, "config.json").read_bytes()).hexdigest()[:16]
+    marker = Path(envs.VLLM_CACHE_ROOT) / f"swarm-node-{digest}"
+    if marker.exists():
         return LLMEngine.from_engine_args(arguments)
-    known.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{known}.lock"):
+    marker.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{marker}.lock"):
         engine = LLMEngine.from_engine_args(arguments)
-    known.touch()
+    marker.touch()
     return engine
 
 
@@ -236,12 +236,12 @@ def _cache_bytes(settings: BackendSettings) -> int | None:
     """Size a CPU's KV cache for all rows at full length; None leaves it to vLLM."""
     if settings.device != "cpu" or os.environ.get("VLLM_CPU_KVCACHE_SPACE"):
         return None
-    shape: Any = AutoConfig.from_pretrained(
+    config: Any = AutoConfig.from_pretrained(
         settings.folder, trust_remote_code=False
     ).get_text_config()
-    heads = getattr(shape, "num_key_value_heads", None) or shape.num_attention_heads
-    size = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     tokens = settings.context_length + BLOCK_TOKENS
-    values: int = 2 * shape.num_hidden_layers * heads * size * tokens
+    values: int = 2 * config.num_hidden_layers * heads * size * tokens
     width = torch.finfo(getattr(torch, settings.dtype)).bits // 8
     return min(settings.max_rows * values * width, MAX_CPU_CACHE)

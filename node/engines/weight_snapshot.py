@@ -89,8 +89,8 @@ class Snapshot:
         state = model.state_dict()
         if self._as_checkpoint:
             state = revert_weight_conversion(model, state)
-        once = {(t.data_ptr(), t.shape): name for name, t in reversed(state.items())}
-        return {name: state[name].contiguous() for name in once.values()}
+        unique = {(t.data_ptr(), t.shape): name for name, t in reversed(state.items())}
+        return {name: state[name].contiguous() for name in unique.values()}
 
 
 @contextmanager
@@ -119,10 +119,10 @@ def _reading(path: Path) -> Iterator[None]:
         raise _damaged(path, error) from error
 
 
-def _damaged(path: Path, why: object) -> SnapshotError:
+def _damaged(path: Path, reason: object) -> SnapshotError:
     return SnapshotError(
         "the snapshot of the weights is missing or damaged",
-        f"{path} ({why})",
+        f"{path} ({reason})",
         "Start the node again.",
     )
 
@@ -132,14 +132,14 @@ def load_into(model: PreTrainedModel, folder: Path) -> int:
     """Copy weights into ``model``; return their version, or raise SnapshotError."""
     state = model.state_dict()
     with opened(folder) as (version, weights):
-        filled = set()
+        pointers = set()
         for name, tensor in weights:
             if name not in state or state[name].shape != tensor.shape:
                 raise _damaged(folder / WEIGHTS, f"{name} does not fit the model")
             state[name].copy_(tensor)
-            filled.add(state[name].data_ptr())
+            pointers.add(state[name].data_ptr())
         for name, tensor in state.items():
-            if tensor.data_ptr() not in filled:
+            if tensor.data_ptr() not in pointers:
                 raise _damaged(folder / WEIGHTS, f"{name} is missing")
     return version
 
@@ -161,9 +161,9 @@ def _place(model: PreTrainedModel) -> Path:
 
 
 def _sweep(place: Path) -> None:
-    for left in place.glob(f"{PREFIX}*"):
+    for folder in place.glob(f"{PREFIX}*"):
         try:
-            handle = _open_lock(left)
+            handle = _open_lock(folder)
         except OSError:  # owned by another user, or already removed
             continue
         try:
@@ -173,7 +173,7 @@ def _sweep(place: Path) -> None:
         finally:
             os.close(handle)
         if abandoned:
-            shutil.rmtree(left, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _open_lock(folder: Path, create: int = 0) -> int:

@@ -101,8 +101,8 @@ def finished(work: Work[T]) -> T:
     """
     try:
         work.send(None)
-    except StopIteration as done:
-        result: T = done.value
+    except StopIteration as stop:
+        result: T = stop.value
         return result
     work.close()
     raise EpisodeError("an environment waits for something, and its class does not say async")
@@ -154,12 +154,12 @@ class _Surrounded(Generic[T]):
         try:
             while True:
                 try:
-                    waits_for = self._next_wait(step)
-                except StopIteration as done:
-                    result: T = done.value
+                    awaitable = self._next_wait(step)
+                except StopIteration as stop:
+                    result: T = stop.value
                     return result
                 try:
-                    step = partial(self._work.send, (yield waits_for))
+                    step = partial(self._work.send, (yield awaitable))
                 except GeneratorExit:
                     raise
                 except BaseException as error:  # noqa: BLE001 - raised where the work waits
@@ -183,9 +183,9 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 
 def _task(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
-    around = _around.get()
-    for number in reversed(range(len(around))):
-        work = surrounded(work, around[number], around[:number])
+    contexts = _around.get()
+    for number in reversed(range(len(contexts))):
+        work = surrounded(work, contexts[number], contexts[:number])
     return asyncio.Task(work, loop=loop, **options)
 
 
@@ -236,8 +236,8 @@ class Episode:
             self.over = True
             return ""
         try:
-            read = self._read(action)
-            observation, self.over = _checked(await self._call(self._environment.step, read))
+            text = self._read(action)
+            observation, self.over = _checked(await self._call(self._environment.step, text))
         except (MemoryError, RecursionError):
             raise
         except Exception as error:  # noqa: BLE001 - an environment's own code: `tripped` keeps it
@@ -280,23 +280,23 @@ def _checked(result: Any) -> tuple[str, bool]:
 def adapted(found: type[Any], base: type[Any], **members: Any) -> type[Environment]:
     """Return ``base`` with these members and the name and declarations of a library's class."""
     names = ("version", "replayable", "__doc__", "__module__")
-    declared = {name: getattr(found, name, None) for name in names}
-    declared["hidden"] = getattr(found, "hidden", True)
-    made: type[Environment] = type(found.__name__, (base,), declared | members)
-    return made
+    attributes = {name: getattr(found, name, None) for name in names}
+    attributes["hidden"] = getattr(found, "hidden", True)
+    adapter: type[Environment] = type(found.__name__, (base,), attributes | members)
+    return adapter
 
 
 def unfit(environment: type[Environment], settings: Mapping[str, Any]) -> str | None:
     """Return the defect of a level's settings, including ``refusal(settings)``'s."""
-    takes = list(inspect.signature(environment.reset).parameters.values())[1:]
-    seed = takes.pop(0) if takes and takes[0].kind <= inspect.Parameter.VAR_POSITIONAL else None
+    params = list(inspect.signature(environment.reset).parameters.values())[1:]
+    seed = params.pop(0) if params and params[0].kind <= inspect.Parameter.VAR_POSITIONAL else None
     if not seed or (seed.default is not seed.empty and "seed" not in seed.name):
         return "reset takes no seed, from which all chance has to follow: define reset(self, seed)"
-    if wrong := misfit("reset", takes, get_type_hints(environment.reset), settings):
-        return wrong
+    if defect := misfit("reset", params, get_type_hints(environment.reset), settings):
+        return defect
     refusal = getattr(environment, "refusal", None)
-    wrong = refusal(settings) if refusal else None
-    return None if wrong is None else str(wrong)
+    defect = refusal(settings) if refusal else None
+    return None if defect is None else str(defect)
 
 
 def misfit(
@@ -309,18 +309,18 @@ def misfit(
 
     Only plain types in ``hints`` are checked. A parameter like ``**row`` accepts any others.
     """
-    names = [each.name for each in takes]
-    open_end = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in takes)
-    if not open_end and (unknown := sorted(given.keys() - set(names))):
+    names = [param.name for param in takes]
+    accepts_any = any(param.kind is inspect.Parameter.VAR_KEYWORD for param in takes)
+    if not accepts_any and (unknown := sorted(given.keys() - set(names))):
         return f"{unknown[0][:64]} is not known: {function} takes {', '.join(names) or 'none'}"
-    fixed = [each for each in takes if each.kind is not inspect.Parameter.VAR_KEYWORD]
-    needed = [each.name for each in fixed if each.default is inspect.Parameter.empty]
-    if missing := [name for name in needed if name not in given]:
+    fixed = [param for param in takes if param.kind is not inspect.Parameter.VAR_KEYWORD]
+    required = [param.name for param in fixed if param.default is inspect.Parameter.empty]
+    if missing := [name for name in required if name not in given]:
         return f"{missing[0]} is missing: {function} takes {', '.join(names)}"
     for name, value in given.items():
         wanted = hints.get(name)
-        fits = type(value) is wanted or (wanted is float and type(value) is int)
-        if wanted in (bool, int, float, str, list, dict) and not fits:
+        valid = type(value) is wanted or (wanted is float and type(value) is int)
+        if wanted in (bool, int, float, str, list, dict) and not valid:
             return f"{name} = {value!r:.60}: {function} takes {wanted.__name__}"
     return None
 

@@ -42,47 +42,47 @@ class Maze(_Game):
     def reset(self, seed: int, *, far: int = 3, moves: int = 6) -> str:
         """Place the goal ``far`` steps away, with at least one direct path."""
         rng = random.Random(f"maze/{seed}")
-        across = rng.randint(0, within("far", far, 1, SIDE // 2))
+        width = rng.randint(0, within("far", far, 1, SIDE // 2))
         self._here = rng.randrange(SIDE), rng.randrange(SIDE)
-        self._goal = _beside(rng, self._here[0], across), _beside(rng, self._here[1], far - across)
-        way = {self._here, *_way(rng, self._here, self._goal)}
+        self._goal = _beside(rng, self._here[0], width), _beside(rng, self._here[1], far - width)
+        path = {self._here, *_way(rng, self._here, self._goal)}
         cells = ((column, row) for row in range(SIDE) for column in range(SIDE))
-        self._closed = {cell for cell in cells if cell not in way and rng.random() < WALLED}
+        self._closed = {cell for cell in cells if cell not in path and rng.random() < WALLED}
         self._far, self._left = far, within("moves", moves, 1, 32)
         return self._seen()
 
     def step(self, action: str) -> tuple[str, bool]:
         """Move; a closed way or an invalid action changes nothing."""
         self._left -= 1
-        if action in WAYS and (there := self._next(action)):
-            self._here = there
+        if action in WAYS and (cell := self._next(action)):
+            self._here = cell
         return self._seen(), self._here == self._goal or not self._left
 
     def reward(self) -> float:
-        left = sum(abs(a - b) for a, b in zip(self._here, self._goal, strict=True))
-        return 1.0 if not left else max(0.0, 0.5 * (1 - left / self._far))
+        distance = sum(abs(a - b) for a, b in zip(self._here, self._goal, strict=True))
+        return 1.0 if not distance else max(0.0, 0.5 * (1 - distance / self._far))
 
-    def _next(self, way: str) -> Cell | None:
-        there = self._here[0] + WAYS[way][0], self._here[1] + WAYS[way][1]
-        inside = all(0 <= each < SIDE for each in there)
-        return there if inside and there not in self._closed else None
+    def _next(self, direction: str) -> Cell | None:
+        cell = self._here[0] + WAYS[direction][0], self._here[1] + WAYS[direction][1]
+        is_inside = all(0 <= coord < SIDE for coord in cell)
+        return cell if is_inside and cell not in self._closed else None
 
     def _seen(self) -> str:
-        open_ = "".join(way for way in WAYS if self._next(way))
+        ways = "".join(way for way in WAYS if self._next(way))
         (column, row), (to_column, to_row) = self._here, self._goal
-        return f"At {column}{row} to {to_column}{to_row} open {open_}"
+        return f"At {column}{row} to {to_column}{to_row} open {ways}"
 
 
-def _beside(rng: random.Random, place: int, far: int) -> int:
-    return rng.choice([each for each in (place - far, place + far) if 0 <= each < SIDE])
+def _beside(rng: random.Random, position: int, distance: int) -> int:
+    return rng.choice([x for x in (position - distance, position + distance) if 0 <= x < SIDE])
 
 
-def _way(rng: random.Random, here: Cell, goal: Cell) -> Iterator[Cell]:
-    while here != goal:
-        axis = rng.choice([n for n in (0, 1) if here[n] != goal[n]])
-        nearer = here[axis] + (1 if here[axis] < goal[axis] else -1)
-        here = (nearer, here[1]) if axis == 0 else (here[0], nearer)
-        yield here
+def _way(rng: random.Random, cell: Cell, goal: Cell) -> Iterator[Cell]:
+    while cell != goal:
+        axis = rng.choice([n for n in (0, 1) if cell[n] != goal[n]])
+        nearer = cell[axis] + (1 if cell[axis] < goal[axis] else -1)
+        cell = (nearer, cell[1]) if axis == 0 else (cell[0], nearer)
+        yield cell
 
 
 LINES = ("012", "345", "678", "036", "147", "258", "048", "246")
@@ -108,7 +108,7 @@ class TicTacToe(_Game):
         rng = random.Random(f"tictactoe/{seed}")
         while True:
             squares = rng.sample(range(9), 2 * within("stones", stones, 0, 3))
-            marks = {n: "xo"[place % 2] for place, n in enumerate(squares)}
+            marks = {n: "xo"[i % 2] for i, n in enumerate(squares)}
             self._board = "".join(marks.get(n, FREE) for n in range(9))
             if not won(self._board, "x") and not won(self._board, "o"):
                 break
@@ -231,11 +231,11 @@ class Bandit(_Game):
 
     def step(self, action: str) -> tuple[str, bool]:
         self._left -= 1
-        drawn = self._rng.random()
-        arm = len(action) == 1 and action in self._arms
-        pays = arm and drawn < (GOOD if action == self._good else BAD)
-        self._paid += pays
-        return "paid" if pays else "nothing", not self._left
+        roll = self._rng.random()
+        is_arm = len(action) == 1 and action in self._arms
+        paid = is_arm and roll < (GOOD if action == self._good else BAD)
+        self._paid += paid
+        return "paid" if paid else "nothing", not self._left
 
     def reward(self) -> float:
         return self._paid / self._pulls

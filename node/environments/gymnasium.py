@@ -26,12 +26,12 @@ class NamedActions:
         self._numbers = {name.casefold(): first + n for n, name in enumerate(names)}
         words = sorted(self._numbers, key=len, reverse=True)
         self._pattern = re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, words))})(?!\w)")
-        few = ", ".join(names)
-        self.asked = f"Answer with {few if len(names) <= LISTED else f'{names[0]} to {names[-1]}'}"
+        text = ", ".join(names)
+        self.asked = f"Answer with {text if len(names) <= LISTED else f'{names[0]} to {names[-1]}'}"
 
     def read(self, turn: str) -> int | None:
-        found = self._pattern.findall(turn.casefold())
-        return self._numbers[found[-1]] if found else None
+        matches = self._pattern.findall(turn.casefold())
+        return self._numbers[matches[-1]] if matches else None
 
 
 class TextActions:
@@ -64,8 +64,8 @@ def unnamed(space: Any, names: Any) -> str | None:
     if names is None:
         return None
     words = names if isinstance(names, list) else []
-    whole = all(isinstance(each, str) and each.strip() for each in words)
-    if not whole or len({each.casefold() for each in words}) != space.n:
+    valid = all(isinstance(word, str) and word.strip() for word in words)
+    if not valid or len({word.casefold() for word in words}) != space.n:
         return f"actions: name all {space.n}, in their order, each by another word"
     return None
 
@@ -99,12 +99,12 @@ class SpokenEpisode:
         return f"{prompt}\n{self._shown(observation)}"
 
     def step(self, action: str) -> tuple[str, bool]:
-        chosen = self._actions.read(action)
-        if chosen is None:
+        choice = self._actions.read(action)
+        if choice is None:
             return self._actions.asked, False
-        observation, reward, ended, truncated, _ = self._environment.step(chosen)
+        observation, reward, terminated, truncated, _ = self._environment.step(choice)
         self._sum += float(reward)
-        self._over = bool(ended or truncated)
+        self._over = bool(terminated or truncated)
         return self._shown(observation), self._over
 
     def reward(self) -> float:
@@ -126,10 +126,10 @@ class GymnasiumTask(SpokenEpisode):
     @staticmethod
     def refusal(settings: Mapping[str, Any]) -> str | None:
         """Return why an environment cannot be played as text, if so."""
-        named = settings["id"]
-        if named not in gymnasium.registry:
-            return f"id = {named!r:.60} is not registered: see gymnasium.pprint_registry()"
-        return _refusal(partial(_registered, named), f"id = {named!r}", settings)
+        env_id = settings["id"]
+        if env_id not in gymnasium.registry:
+            return f"id = {env_id!r:.60} is not registered: see gymnasium.pprint_registry()"
+        return _refusal(partial(_registered, env_id), f"id = {env_id!r}", settings)
 
     def reset(
         self,
@@ -175,7 +175,7 @@ def as_environment(found: type[Any]) -> type[Environment]:
     return adapted(found, Own)
 
 
-def _refusal(make: Callable[..., Any], what: str, settings: Mapping[str, Any]) -> str | None:
+def _refusal(make: Callable[..., Any], subject: str, settings: Mapping[str, Any]) -> str | None:
     low, high = settings.get("low", 0.0), settings.get("high", 1.0)
     options, names = settings.get("options"), settings.get("actions")
     if not low < high:
@@ -183,12 +183,12 @@ def _refusal(make: Callable[..., Any], what: str, settings: Mapping[str, Any]) -
     if not _plain(options):
         return "options: use numbers, true, false, short texts, and lists of up to 64 of them"
     try:
-        made = make(**(options or {}))
+        env = make(**(options or {}))
     except Exception as error:  # noqa: BLE001 - whatever it raises, it cannot be made
-        return f"{what} cannot be made: {error!r:.200}"
-    if not _readable(shown := made.observation_space):
-        return f"{what} shows {shown!r:.80}: use one that shows text or whole numbers"
-    return unnamed(made.action_space, names)
+        return f"{subject} cannot be made: {error!r:.200}"
+    if not _readable(space := env.observation_space):
+        return f"{subject} shows {space!r:.80}: use one that shows text or whole numbers"
+    return unnamed(env.action_space, names)
 
 
 def _registered(named: str, **options: Any) -> Any:
@@ -198,7 +198,7 @@ def _registered(named: str, **options: Any) -> Any:
 def _plain(options: Any) -> bool:
     if not isinstance(options, dict):
         return options is None
-    lists = [each if isinstance(each, list) else [each] for each in options.values()]
+    lists = [value if isinstance(value, list) else [value] for value in options.values()]
     return len(options) <= MOST and all(len(x) <= MOST and all(map(_short, x)) for x in lists)
 
 
@@ -217,7 +217,7 @@ def _shown(space: Any, observation: Any) -> str:
     if isinstance(space, spaces.Text):
         return str(observation)
     if isinstance(space, spaces.Tuple):
-        return " ".join(_shown(*part) for part in zip(space.spaces, observation, strict=True))
+        return " ".join(_shown(*pair) for pair in zip(space.spaces, observation, strict=True))
     if isinstance(space, spaces.Discrete):
         return str(int(observation))
     return " ".join(str(int(number)) for number in observation.flat)

@@ -39,16 +39,16 @@ def load_file(path: Path, name: str) -> type[Environment]:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # a user's code may raise anything
         raise ImportError(f"{str(path)!r} fails: {raised(error)}") from error
-    defined = [
-        each
-        for each in vars(module).values()
-        if isinstance(each, type) and each.__module__ == module_name and _is_one(each)
+    candidates = [
+        cls
+        for cls in vars(module).values()
+        if isinstance(cls, type) and cls.__module__ == module_name and _is_one(cls)
     ]
-    found = [each for each in defined if _plain(each.__name__) == _plain(name)] or defined
-    if len(found) != 1:
-        raise ImportError(_not_one(path, name, found))
+    classes = [cls for cls in candidates if _plain(cls.__name__) == _plain(name)] or candidates
+    if len(classes) != 1:
+        raise ImportError(_not_one(path, name, classes))
     try:
-        return environment_of(found[0])
+        return environment_of(classes[0])
     except TypeError as error:
         raise ImportError(f"{str(path)!r}: {error}") from error
     except Exception as error:  # such as a type hint that is not defined
@@ -65,9 +65,9 @@ def _not_one(path: Path, name: str, found: Sequence[type[Any]]) -> str:
     if not found:
         return f"{str(path)!r} defines no class {kind}: add one"
     words = [word[:1].upper() + word[1:] for word in re.split("[_.-]+", name)]
-    meant = re.sub(r"^(?=\d)", "_", "".join(words))
-    names = ", ".join(each.__name__ for each in found)
-    return f"{str(path)!r} defines {len(found)} classes {kind}: {names}: name the right one {meant}"
+    camel = re.sub(r"^(?=\d)", "_", "".join(words))
+    names = ", ".join(cls.__name__ for cls in found)
+    return f"{str(path)!r} defines {len(found)} classes {kind}: {names}: name the right one {camel}"
 
 
 def environment_of(found: type[Any]) -> type[Environment]:
@@ -78,15 +78,15 @@ def environment_of(found: type[Any]) -> type[Environment]:
     return as_environment(found) if is_tool_class(found) else found
 
 
-def _library(found: type[Any]) -> str | None:
+def _library(cls: type[Any]) -> str | None:
     """Return the adapter module of a class; its library is already imported."""
-    bases = (f"{each.__module__}.{each.__name__}" for each in found.__mro__[1:])
+    bases = (f"{parent.__module__}.{parent.__name__}" for parent in cls.__mro__[1:])
     return next((module for base in bases if (module := OF_LIBRARIES.get(base))), None)
 
 
-def _is_one(found: type[Any]) -> bool:
-    whole = all(callable(getattr(found, x, None)) for x in METHODS)
-    return whole or is_tool_class(found) or _library(found) is not None
+def _is_one(cls: type[Any]) -> bool:
+    has_methods = all(callable(getattr(cls, x, None)) for x in METHODS)
+    return has_methods or is_tool_class(cls) or _library(cls) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +145,10 @@ async def replayed(episode: Episode, turns: Sequence[str], *, truncated: bool) -
 
 
 def differing(found: str, recorded: str) -> str:
-    apart = (n for n, pair in enumerate(zip(found, recorded, strict=False)) if pair[0] != pair[1])
-    begin = max(0, next(apart, min(len(found), len(recorded))) - BEFORE)
-    parts = (each[begin : begin + SHOWN] for each in (found, recorded))
-    return ", not ".join("…" * (begin > 0) + repr(part) for part in parts)
+    diffs = (n for n, pair in enumerate(zip(found, recorded, strict=False)) if pair[0] != pair[1])
+    start = max(0, next(diffs, min(len(found), len(recorded))) - BEFORE)
+    excerpts = (text[start : start + SHOWN] for text in (found, recorded))
+    return ", not ".join("…" * (start > 0) + repr(excerpt) for excerpt in excerpts)
 
 
 BRACKETED = re.compile(r"\[[^\[\]\n]{1,40}\]")
@@ -169,8 +169,8 @@ def guess(shown: Sequence[str], rng: random.Random) -> str:
     calls = [_call(tool, signature, words, rng) for tool, signature in TOOL.findall(text)]
     if calls and rng.random() < CALLED:
         return rng.choice(calls)
-    kinds = [found for found in (BRACKETED.findall(text), words) if found]
-    turn = rng.choice(rng.choice(kinds)) if kinds else "0"
+    options = [group for group in (BRACKETED.findall(text), words) if group]
+    turn = rng.choice(rng.choice(options)) if options else "0"
     return DIGIT.sub(lambda _: str(rng.randrange(10)), turn) if rng.random() < REDRAWN else turn
 
 
@@ -181,6 +181,6 @@ def _call(tool: str, signature: str, words: Sequence[str], rng: random.Random) -
         "bool": lambda: rng.choice(("true", "false")),
         "str": lambda: f'"{rng.choice(words)}"',
     }
-    takes = re.findall(r"(\w+): (\w+)", signature)
-    given = [f"{name}={values[kind]()}" for name, kind in takes if kind in values]
-    return f"{tool}({', '.join(given)})"
+    params = re.findall(r"(\w+): (\w+)", signature)
+    arguments = [f"{name}={values[kind]()}" for name, kind in params if kind in values]
+    return f"{tool}({', '.join(arguments)})"

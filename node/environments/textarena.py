@@ -124,7 +124,7 @@ class Opponent:
         """Make a move, hiding invalid attempts; return whether the game is over."""
         _, messages = game.get_observation()
         state, allowance = game.state, game.state.error_allowance
-        lengths = {player: len(seen) for player, seen in state.observations.items()}
+        lengths = {player: len(history) for player, history in state.observations.items()}
         state.error_allowance = MOST_TRIES + 1
         for move in self._moves(messages):
             state.error_count = 0
@@ -132,8 +132,8 @@ class Opponent:
             if over or not state.error_count:
                 state.error_allowance = allowance
                 return bool(over)
-            for player, seen in state.observations.items():
-                del seen[lengths[player] :]
+            for player, history in state.observations.items():
+                del history[lengths[player] :]
         state.error_allowance = 0
         over, _ = game.step(GIVEN_UP)
         state.error_allowance = allowance
@@ -141,9 +141,9 @@ class Opponent:
 
     def _moves(self, messages: Sequence[tuple[int, str, Any]]) -> Iterator[str]:
         lines = [line for _, text, _ in messages for line in LISTED.findall(text)]
-        listed = [move for line in lines for move in BRACKETED.findall(line)]
-        self._rng.shuffle(listed)
-        yield from listed
+        moves = [move for line in lines for move in BRACKETED.findall(line)]
+        self._rng.shuffle(moves)
+        yield from moves
         for _ in range(MOST_TRIES if self._forms else 0):
             yield "".join(self._rng.choice(part) for part in self._rng.choice(self._forms))
 
@@ -181,11 +181,11 @@ class TextArenaGame:
         """Return why a game is not supported, if so."""
         game = settings["game"]
         name = _name(game)
-        if why := REFUSED.get(name) or REFUSED_VARIANTS.get(game):
-            return f"game = {game!r} is not played: {why}"
+        if reason := REFUSED.get(name) or REFUSED_VARIANTS.get(game):
+            return f"game = {game!r} is not played: {reason}"
         if name not in ALONE | FORMS.keys() or game not in ENV_REGISTRY:
-            known = ", ".join(sorted(ALONE | FORMS.keys()))
-            return f"game = {game!r:.60} is not known; of version v0 there are {known}"
+            names = ", ".join(sorted(ALONE | FORMS.keys()))
+            return f"game = {game!r:.60} is not known; of version v0 there are {names}"
         if game.endswith(("-raw", "-train")):
             return f"game = {game!r}: leave out -{game.rpartition('-')[2]}"
         # Import now: the game's libraries must be loaded before an episode begins.
@@ -216,11 +216,11 @@ class TextArenaGame:
         rewards = self._game.state.rewards
         if not self._over or rewards is None:
             return 0.0
-        given = rewards[self._seat]
-        if not isinstance(given, int | float):
+        value = rewards[self._seat]
+        if not isinstance(value, int | float):
             return 0.0  # ThreeCardMonte puts the reason of an invalid move here
-        two = self._game.state.num_players == 2
-        return min(1.0, max(0.0, (given + 1) / 2 if two else float(given)))
+        for_two = self._game.state.num_players == 2
+        return min(1.0, max(0.0, (value + 1) / 2 if for_two else float(value)))
 
     def _observation(self) -> str:
         """Let opponents move; return the messages since the policy's last turn."""

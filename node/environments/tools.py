@@ -42,13 +42,13 @@ class MalformedCall(ValueError):  # noqa: N818 - a finding
 
 def tool_calls(text: str) -> list[ToolCall]:
     """Return the calls in a turn, none in an answer; raises ``MalformedCall``."""
-    said = text.rpartition(THOUGHT)[2]
-    if tagged := TAGGED.findall(said):
-        calls = [call for each in tagged for call in _objects(_read(each))]
-    elif (bare := MARK.sub("", said, count=1)).startswith(("{", "[")):
-        calls = _bare(bare, marked=MARK.match(said)[0].strip() != "")  # type: ignore[index]
+    body = text.rpartition(THOUGHT)[2]
+    if blocks := TAGGED.findall(body):
+        calls = [call for block in blocks for call in _objects(_read(block))]
+    elif (json_text := MARK.sub("", body, count=1)).startswith(("{", "[")):
+        calls = _bare(json_text, marked=MARK.match(body)[0].strip() != "")  # type: ignore[index]
     else:
-        calls = list(_plain(said))
+        calls = list(_plain(body))
     if len(calls) > MOST_CALLS:
         raise MalformedCall(f"{len(calls)} calls in a turn: at most {MOST_CALLS}")
     return calls
@@ -73,18 +73,18 @@ def _read(text: str) -> Any:
 
 
 def _objects(value: Any) -> list[ToolCall]:
-    found = []
-    for each in value if isinstance(value, list) else [value]:
-        name = each.get("name") if isinstance(each, dict) else None
+    calls = []
+    for item in value if isinstance(value, list) else [value]:
+        name = item.get("name") if isinstance(item, dict) else None
         if not isinstance(name, str):
             raise MalformedCall('no object with a "name" and "arguments"')
-        named = each.get("arguments", each.get("parameters", {}))
-        if isinstance(named, str):
-            named = _read(named)
-        if not isinstance(named, dict):
+        arguments = item.get("arguments", item.get("parameters", {}))
+        if isinstance(arguments, str):
+            arguments = _read(arguments)
+        if not isinstance(arguments, dict):
             raise MalformedCall(f'the "arguments" of {name[:64]} are not an object')
-        found.append(ToolCall(name, named))
-    return found
+        calls.append(ToolCall(name, arguments))
+    return calls
 
 
 def _plain(text: str) -> Iterator[ToolCall]:
@@ -92,25 +92,25 @@ def _plain(text: str) -> Iterator[ToolCall]:
     if not OPENING.match(text) or not text.rstrip().endswith(")"):
         return
     _check_depth(text)
-    at = 0
-    while at < len(text):
-        opening = OPENING.match(text, at)
+    index = 0
+    while index < len(text):
+        opening = OPENING.match(text, index)
         if opening is None:
-            raise MalformedCall(f"no call at character {at}")
-        at, named, positional = _arguments(text, opening.end())
+            raise MalformedCall(f"no call at character {index}")
+        index, named, positional = _arguments(text, opening.end())
         yield ToolCall(opening[1], named, tuple(positional))
 
 
-def _arguments(text: str, at: int) -> tuple[int, dict[str, Any], list[Any]]:
+def _arguments(text: str, index: int) -> tuple[int, dict[str, Any], list[Any]]:
     named: dict[str, Any] = {}
     positional: list[Any] = []
-    if text.startswith(")", at):
-        return len(text) - len(text[at + 1 :].lstrip()), named, positional
-    reader = json.JSONDecoder(parse_constant=_no_number)
+    if text.startswith(")", index):
+        return len(text) - len(text[index + 1 :].lstrip()), named, positional
+    decoder = json.JSONDecoder(parse_constant=_no_number)
     while True:
-        keyword = KEYWORD.match(text, at)
+        keyword = KEYWORD.match(text, index)
         try:
-            value, at = reader.raw_decode(text, keyword.end() if keyword else at)
+            value, index = decoder.raw_decode(text, keyword.end() if keyword else index)
         except ValueError as error:
             raise MalformedCall("an argument that is not JSON") from error
         if keyword is None:
@@ -121,12 +121,12 @@ def _arguments(text: str, at: int) -> tuple[int, dict[str, Any], list[Any]]:
             raise MalformedCall(f"{keyword[1]} is given twice")
         else:
             named[keyword[1]] = value
-        between = BETWEEN.match(text, at)
-        if between is None:
-            raise MalformedCall(f"neither a comma nor a bracket at character {at}")
-        at = between.end()
-        if between[1] == ")":
-            return at, named, positional
+        separator = BETWEEN.match(text, index)
+        if separator is None:
+            raise MalformedCall(f"neither a comma nor a bracket at character {index}")
+        index = separator.end()
+        if separator[1] == ")":
+            return index, named, positional
 
 
 def _check_depth(text: str) -> None:
@@ -152,10 +152,10 @@ def is_tool_class(found: type[Any]) -> bool:
 
 def tools_of(found: type[Any]) -> dict[str, Callable[..., Any]]:
     members = inspect.getmembers(found, inspect.isfunction)
-    own = {name: tool for name, tool in members if not name.startswith("_") and name not in OWN}
+    methods = {name: tool for name, tool in members if not name.startswith("_") and name not in OWN}
     # TRL does not offer static methods as tools.
-    static = {x for x in own if isinstance(inspect.getattr_static(found, x), staticmethod)}
-    return {name: tool for name, tool in own.items() if name not in static}
+    static = {x for x in methods if isinstance(inspect.getattr_static(found, x), staticmethod)}
+    return {name: tool for name, tool in methods.items() if name not in static}
 
 
 def as_environment(found: type[Any]) -> type[Environment]:
@@ -176,8 +176,8 @@ def as_environment(found: type[Any]) -> type[Environment]:
             )
         get_type_hints(tool)  # fails where a type is not defined
     methods = (found.reset, found.get_reward, *tools.values())
-    waits = any(inspect.iscoroutinefunction(method) for method in methods)
-    base = _Waiting if waits else _Ready
+    has_async = any(inspect.iscoroutinefunction(method) for method in methods)
+    base = _Waiting if has_async else _Ready
     return adapted(found, base, made_of=found, tools=tools, reset=_reset_like(base.reset, found))
 
 
@@ -190,9 +190,9 @@ class _Waiting:
     async def reset(self, seed: int, **row: Any) -> str:
         self._object = self.made_of()
         observation = await awaited(self._object.reset(seed=seed, **row))
-        first = "" if observation is None else _text(observation)
-        listed = "\n".join(f"- {described(name, tool)}" for name, tool in self.tools.items())
-        return f"{first}\n\nTools:\n{listed}\n{INVITATION}".lstrip()
+        intro = "" if observation is None else _text(observation)
+        tool_list = "\n".join(f"- {described(name, tool)}" for name, tool in self.tools.items())
+        return f"{intro}\n\nTools:\n{tool_list}\n{INVITATION}".lstrip()
 
     async def step(self, action: str) -> tuple[str, bool]:
         try:
@@ -210,8 +210,8 @@ class _Waiting:
         tool = self.tools.get(call.name)
         if tool is None:
             return f"error: there is no tool {call.name[:64]}, only {', '.join(self.tools)}"
-        if wrong := _unfit(tool, call):
-            return f"error: {wrong}"
+        if problem := _unfit(tool, call):
+            return f"error: {problem}"
         try:
             return _text(await awaited(tool(self._object, *call.positional, **call.named)))
         except (MemoryError, RecursionError):
@@ -233,41 +233,39 @@ class _Ready(_Waiting):
         return finished(super().reward())
 
 
-def _reset_like(plain: Callable[..., Any], found: type[Any]) -> Callable[..., Any]:
+def _reset_like(base_reset: Callable[..., Any], cls: type[Any]) -> Callable[..., Any]:
     """Return a ``reset(self, seed, …)`` with the class's own arguments and types."""
-    own = inspect.signature(found.reset)
-    takes = [x for x in own.parameters.values() if x.name not in ("self", "seed")]
-    open_end = any(x.kind is inspect.Parameter.VAR_KEYWORD for x in takes)
-    if "seed" not in own.parameters and not open_end:
-        raise TypeError(
-            f"{found.__name__}.reset takes no seed, from which all chance has to follow"
-        )
+    sig = inspect.signature(cls.reset)
+    params = [x for x in sig.parameters.values() if x.name not in ("self", "seed")]
+    accepts_any = any(x.kind is inspect.Parameter.VAR_KEYWORD for x in params)
+    if "seed" not in sig.parameters and not accepts_any:
+        raise TypeError(f"{cls.__name__}.reset takes no seed, from which all chance has to follow")
 
     # Each class needs a function of its own, because the signature is the function's.
-    @functools.wraps(plain)
+    @functools.wraps(base_reset)
     def reset(self: Any, seed: int, **row: Any) -> Any:
-        return plain(self, seed, **row)
+        return base_reset(self, seed, **row)
 
-    first = [inspect.Parameter(x, inspect.Parameter.POSITIONAL_ONLY) for x in ("self", "seed")]
-    rest = [
+    fixed = [inspect.Parameter(x, inspect.Parameter.POSITIONAL_ONLY) for x in ("self", "seed")]
+    named = [
         x if x.kind is inspect.Parameter.VAR_KEYWORD else x.replace(kind=x.KEYWORD_ONLY)
-        for x in takes
+        for x in params
     ]
-    reset.__signature__ = own.replace(parameters=[*first, *rest])  # type: ignore[attr-defined]
-    reset.__annotations__ = get_type_hints(found.reset)
+    reset.__signature__ = sig.replace(parameters=[*fixed, *named])  # type: ignore[attr-defined]
+    reset.__annotations__ = get_type_hints(cls.reset)
     return reset
 
 
 def signature_of(name: str, tool: Callable[..., Any]) -> str:
     """Return a tool's name, arguments and types, the same in every Python version."""
-    hints, shown = get_type_hints(tool), []
-    for each in _takes(tool):
-        text = f"{each.name}: {_type_name(hints[each.name])}" if each.name in hints else each.name
-        required = each.default is inspect.Parameter.empty
-        shown.append(text if required else f"{text} = {_text(each.default)}")
+    hints, params = get_type_hints(tool), []
+    for arg in _takes(tool):
+        text = f"{arg.name}: {_type_name(hints[arg.name])}" if arg.name in hints else arg.name
+        required = arg.default is inspect.Parameter.empty
+        params.append(text if required else f"{text} = {_text(arg.default)}")
     result = hints.get("return")
-    returned = "" if result in (None, type(None)) else f" -> {_type_name(result)}"
-    return f"{name}({', '.join(shown)}){returned}"
+    suffix = "" if result in (None, type(None)) else f" -> {_type_name(result)}"
+    return f"{name}({', '.join(params)}){suffix}"
 
 
 def described(name: str, tool: Callable[..., Any]) -> str:
@@ -280,13 +278,13 @@ def _takes(tool: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def _unfit(tool: Callable[..., Any], call: ToolCall) -> str | None:
-    takes = [each.name for each in _takes(tool)]
-    if len(call.positional) > len(takes):
-        return f"{call.name} takes {len(takes)} arguments, not {len(call.positional)}"
-    given = dict(zip(takes, call.positional, strict=False))
-    if twice := sorted(given.keys() & call.named.keys()):
-        return f"{twice[0]} is given twice"
-    return misfit(call.name, _takes(tool), get_type_hints(tool), given | call.named)
+    names = [param.name for param in _takes(tool)]
+    if len(call.positional) > len(names):
+        return f"{call.name} takes {len(names)} arguments, not {len(call.positional)}"
+    arguments = dict(zip(names, call.positional, strict=False))
+    if repeated := sorted(arguments.keys() & call.named.keys()):
+        return f"{repeated[0]} is given twice"
+    return misfit(call.name, _takes(tool), get_type_hints(tool), arguments | call.named)
 
 
 def _reason(error: Exception) -> str:
@@ -297,13 +295,13 @@ def _reason(error: Exception) -> str:
 
 
 def _type_name(hint: Any) -> str:
-    origin, parts = get_origin(hint), get_args(hint)
+    origin, args = get_origin(hint), get_args(hint)
     if origin is Literal:
-        return " | ".join(json.dumps(part) for part in parts)
+        return " | ".join(json.dumps(arg) for arg in args)
     if origin in (Union, types.UnionType):
-        return " | ".join("None" if part is type(None) else _type_name(part) for part in parts)
+        return " | ".join("None" if arg is type(None) else _type_name(arg) for arg in args)
     name = getattr(origin or hint, "__name__", None) or str(hint)
-    return f"{name}[{', '.join(_type_name(part) for part in parts)}]" if parts else name
+    return f"{name}[{', '.join(_type_name(arg) for arg in args)}]" if args else name
 
 
 def _text(value: Any) -> str:

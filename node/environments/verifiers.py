@@ -39,15 +39,15 @@ class _Tasks:
     @classmethod
     def refusal(cls, settings: Mapping[str, Any]) -> str | None:
         """Return why a taskset is not supported, if so, before loading its tasks."""
-        if foreign := sorted(settings.keys() & vf.TasksetConfig.model_fields.keys()):
-            return f"{foreign[0]} is not for a level to set: use what {cls.__name__} adds to it"
+        if reserved := sorted(settings.keys() & vf.TasksetConfig.model_fields.keys()):
+            return f"{reserved[0]} is not for a level to set: use what {cls.__name__} adds to it"
         try:
-            if why := _unanswerable(cls.taskset, cls._config(settings)):
-                return f"{cls.__name__} cannot be answered here: {why}"
+            if reason := _unanswerable(cls.taskset, cls._config(settings)):
+                return f"{cls.__name__} cannot be answered here: {reason}"
             tasks = cls._tasks(settings)
         except Exception as error:  # noqa: BLE001 - whatever it raises, there are no tasks
-            why = " ".join(repr(error).split())
-            return f"the tasks of {cls.__name__} cannot be loaded: {why:.200}"
+            reason = " ".join(repr(error).split())
+            return f"the tasks of {cls.__name__} cannot be loaded: {reason:.200}"
         if not all(isinstance(task.data.prompt, str) for task in tasks):
             return f"{cls.__name__} has prompts that are not text"
         return None if tasks else f"{cls.__name__} has no task"
@@ -81,8 +81,8 @@ class _Tasks:
 
     @classmethod
     def _config(cls, settings: Mapping[str, Any]) -> Any:
-        kind = concrete_type(cls.taskset, vf.TasksetConfig) or vf.TasksetConfig
-        return kind(**settings)
+        config_cls = concrete_type(cls.taskset, vf.TasksetConfig) or vf.TasksetConfig
+        return config_cls(**settings)
 
 
 def _unanswerable(taskset: type[Any], config: Any) -> str | None:
@@ -92,22 +92,22 @@ def _unanswerable(taskset: type[Any], config: Any) -> str | None:
         return "it has tools, which are servers"
     if config.task.judges:
         return "a model judges the answers"
-    methods = (each for base in task.__mro__ for each in vars(base).values() if callable(each))
-    rewards = [each for each in methods if hasattr(each, "reward")]
+    methods = (func for base in task.__mro__ for func in vars(base).values() if callable(func))
+    rewards = [func for func in methods if hasattr(func, "reward")]
     if not rewards:
         return "its tasks have no rewards of their own"
-    boxed = [each for each in rewards if "runtime" in inspect.signature(each).parameters]
-    changed = any(getattr(task, name) is not getattr(vf.Task, name) for name in NO_BOX)
-    return "its tasks need a container" if boxed or changed or task.NEEDS_CONTAINER else None
+    in_runtime = [func for func in rewards if "runtime" in inspect.signature(func).parameters]
+    replaced = any(getattr(task, name) is not getattr(vf.Task, name) for name in NO_BOX)
+    return "its tasks need a container" if in_runtime or replaced or task.NEEDS_CONTAINER else None
 
 
 def _trace(task: Any, answer: str) -> Any:
-    described = TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash)
+    trace_task = TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash)
     agent = AgentInfo(config=vf.AgentConfig())
-    trace: Any = Trace(task=described, state=state_cls(type(task))(), agent=agent)
-    asked, answered = UserMessage(content=task.data.prompt_text), AssistantMessage(content=answer)
+    trace: Any = Trace(task=trace_task, state=state_cls(type(task))(), agent=agent)
+    question, reply = UserMessage(content=task.data.prompt_text), AssistantMessage(content=answer)
     trace.nodes = [
-        vf.MessageNode(message=asked, timestamp=0.0),
-        vf.MessageNode(message=answered, parent=0, sampled=True, timestamp=0.0),
+        vf.MessageNode(message=question, timestamp=0.0),
+        vf.MessageNode(message=reply, parent=0, sampled=True, timestamp=0.0),
     ]
     return trace

@@ -43,11 +43,11 @@ def main() -> None:
             pass
         os._exit(1)
 
-    asked = json.loads(sys.stdin.buffer.readline())
+    request = json.loads(sys.stdin.buffer.readline())
     threading.Thread(target=end_with_parent, daemon=True).start()
     _step_back()
     try:
-        for event in _answers(asked):
+        for event in _answers(request):
             tell(event)
     except NodeError as error:
         tell({"event": "error", "error": str(error)})
@@ -64,15 +64,15 @@ def _step_back() -> None:
     if sys.platform == "linux":
         import resource
 
-        most = int(psutil.virtual_memory().available * PART_OF_MEMORY)
+        budget = int(psutil.virtual_memory().available * PART_OF_MEMORY)
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        within = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(resource.RLIMIT_DATA, (within, hard))
+        soft = budget if hard == resource.RLIM_INFINITY else min(budget, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
         with suppress(OSError):  # a container may forbid it; the limit above still holds
             Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO, encoding="ascii")
 
 
-def _answers(asked: Event) -> Iterator[Event]:
+def _answers(request: Event) -> Iterator[Event]:
     yield _stage("loading torch and transformers")
     import torch
 
@@ -81,19 +81,19 @@ def _answers(asked: Event) -> Iterator[Event]:
     from node.storage.run_folder import RunFolder
 
     torch.set_num_threads(1)
-    config, folder = Config.model_validate(asked["config"]), RunFolder(Path(asked["folder"]))
+    config, folder = Config.model_validate(request["config"]), RunFolder(Path(request["folder"]))
     manifest = manifest_of(folder)
     yield _stage("searching the swarm's tasks for the question")
     with verifier_of(config, manifest) as (verifier, levels):
-        question = question_of(verifier, manifest, levels, asked["question"], asked["family"])
+        question = question_of(verifier, manifest, levels, request["question"], request["family"])
         task = question.task
-        about = {"family": task and task.env, "level": task and task.level}
-        yield {"event": "question", "prompt": question.prompt, **about}
-        most = config.engine.max_new_tokens
-        for base in (False, True)[: 1 + bool(asked["base"])]:
+        fields = {"family": task and task.env, "level": task and task.level}
+        yield {"event": "question", "prompt": question.prompt, **fields}
+        max_tokens = config.engine.max_new_tokens
+        for base in (False, True)[: 1 + bool(request["base"])]:
             yield _stage("loading the untrained model" if base else "loading the trained policy")
             # load one model at a time, because two need twice the memory
-            yield from _answer(*_model(config, folder, base), base, verifier, question, most)
+            yield from _answer(*_model(config, folder, base), base, verifier, question, max_tokens)
     yield {"event": "end"}
 
 
@@ -101,30 +101,30 @@ def _model(config: Any, folder: Any, base: bool) -> tuple[Any, str]:
     from node.policy.checkpoint_policy import checkpoint_policy, chosen
     from node.policy.policy import Policy
 
-    wanted = config.policy.model_copy(update={"device": "cpu"})
+    section = config.policy.model_copy(update={"device": "cpu"})
     if base:
-        return Policy.load(wanted.model_copy(update={"lora_rank": 0})), wanted.model
-    with chosen(folder) as loaded:
-        return checkpoint_policy(wanted, loaded), loaded.path.name
+        return Policy.load(section.model_copy(update={"lora_rank": 0})), section.model
+    with chosen(folder) as checkpoint:
+        return checkpoint_policy(section, checkpoint), checkpoint.path.name
 
 
 def _answer(
-    policy: Any, name: str, base: bool, verifier: Any, question: Any, most: int
+    policy: Any, name: str, base: bool, verifier: Any, question: Any, max_tokens: int
 ) -> Iterator[Event]:
     from node.evaluation.comparison import opinion, pieces, silence
 
     yield {"event": "model", "name": name, "base": base}
     text = ""
-    for piece in pieces(policy, question.prompt, most):
-        text += piece
-        if piece:
-            yield {"event": "text", "text": piece}
+    for chunk in pieces(policy, question.prompt, max_tokens):
+        text += chunk
+        if chunk:
+            yield {"event": "text", "text": chunk}
     reward, why = opinion(verifier, question.task, text)
     yield {"event": "opinion", "reward": reward, "unscored": why, "empty": silence(text, question)}
 
 
-def _stage(what: str) -> Event:
-    return {"event": "stage", "what": what}
+def _stage(label: str) -> Event:
+    return {"event": "stage", "what": label}
 
 
 if __name__ == "__main__":

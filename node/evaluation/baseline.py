@@ -68,10 +68,10 @@ class LevelResult:
         return sum(min(row) < max(row) for row in self.rewards)
 
     def __str__(self) -> str:
-        answered, cut = self.answered / self.completions, self.truncated / self.completions
+        answered, truncated = self.answered / self.completions, self.truncated / self.completions
         return (
             f"{self.right} of {self.completions} completions are correct, "
-            f"{percent(answered)} have an answer, {percent(cut)} are truncated"
+            f"{percent(answered)} have an answer, {percent(truncated)} are truncated"
         )
 
     def __add__(self, other: LevelResult) -> LevelResult:
@@ -100,47 +100,47 @@ class Baseline:
     late: float | None = None  # temperature that there was no time for
 
     def at(self, temperature: float) -> tuple[LevelResult, ...]:
-        return tuple(each for each in self.results if each.temperature == temperature)
+        return tuple(row for row in self.results if row.temperature == temperature)
 
     @property
     def best(self) -> float:
         """The temperature at which most groups of the same tasks are informative."""
-        totals = {t: self._total(t) for t in {each.temperature for each in self.compared}}
-        useful = {t: total.informative / total.tasks for t, total in totals.items()}
-        other = max(useful, key=lambda t: useful[t])
-        own = useful.get(self.temperature)  # None if all of its tasks failed
-        return other if own is None or useful[other] > own + BETTER else self.temperature
+        totals = {t: self._total(t) for t in {row.temperature for row in self.compared}}
+        shares = {t: total.informative / total.tasks for t, total in totals.items()}
+        top = max(shares, key=lambda t: shares[t])
+        current = shares.get(self.temperature)  # None if all of its tasks failed
+        return top if current is None or shares[top] > current + BETTER else self.temperature
 
     def _total(self, temperature: float) -> LevelResult:
         """Return the sum of the results that are compared, at one temperature."""
-        return reduce(add, (each for each in self.compared if each.temperature == temperature))
+        return reduce(add, (row for row in self.compared if row.temperature == temperature))
 
     def fair(self) -> tuple[LevelResult, ...]:
         """Return the best temperature's results, but none that a reduced token cap cut off.
 
         The config's cap may be enough for those tasks, so their failures prove nothing.
         """
-        whole = self.cap == self.max_new_tokens
-        return tuple(each for each in self.at(self.best) if whole or not each.mostly_truncated)
+        full_cap = self.cap == self.max_new_tokens
+        return tuple(row for row in self.at(self.best) if full_cap or not row.mostly_truncated)
 
     def reached(self) -> dict[str, list[int]]:
         """Return the levels to train on by family: those below mastery, and one more.
 
         A family without fair results keeps its easiest level; one that is never solved is omitted.
         """
-        found: dict[str, list[int]] = {}
+        result: dict[str, list[int]] = {}
         for env, levels in self.levels.items():
-            rows = [each for each in self.fair() if each.level[0] == env]
+            rows = [row for row in self.fair() if row.level[0] == env]
             if not rows:
-                found[env] = list(levels[:1])
+                result[env] = list(levels[:1])
                 continue
-            solved = [each.level[1] for each in rows if each.right]
-            mastered = [each.level[1] for each in rows if each.success >= MASTERED]
+            solved = [row.level[1] for row in rows if row.right]
+            mastered = [row.level[1] for row in rows if row.success >= MASTERED]
             if solved:
-                above = [level for level in levels if level > max(solved)][:1]
-                kept = [level for level in levels if level <= max(solved)] + above
-                found[env] = [level for level in kept if level not in mastered] or kept[-1:]
-        return found
+                next_level = [level for level in levels if level > max(solved)][:1]
+                choice = [level for level in levels if level <= max(solved)] + next_level
+                result[env] = [level for level in choice if level not in mastered] or choice[-1:]
+        return result
 
     def settings(self) -> dict[str, Any]:
         """Return the suggested config keys with their values; empty if none changes."""
@@ -148,41 +148,41 @@ class Baseline:
         if self.best != self.temperature:
             keys["engine.temperature"] = self.best
         rows = self.fair()
-        needed = _lengths(rows)
-        if not needed:
+        lengths = _lengths(rows)
+        if not lengths:
             if self._total(self.best).mostly_truncated and self.cap == self.max_new_tokens:
                 keys["engine.max_new_tokens"] = WIDER * self.max_new_tokens
             return keys
         reached = self.reached()
-        least = AutoCurriculum.GRADED
-        graded = {env for env, levels in self.levels.items() if len(levels) >= least}
+        min_levels = AutoCurriculum.GRADED
+        graded = {env for env, levels in self.levels.items() if len(levels) >= min_levels}
         chosen = {env: reached[env] for env in reached if env in graded}
         if chosen:
             keys["tasks.levels"] = chosen
-        tried = {each.level[0] for each in rows}
+        tested = {row.level[0] for row in rows}
         trained = self.levels.keys()
-        if graded and tried - reached.keys():
+        if graded and tested - reached.keys():
             keys["tasks.weights"] = dict.fromkeys(reached, 1.0)
             trained = reached.keys()
-        enough = max(LEAST_CAP, CAP_STEP * math.ceil(CAP_MARGIN * max(needed.values()) / CAP_STEP))
-        if trained - tried:  # their answers may be longer
-            enough = max(enough, WIDER * self.cap)
-        if 2 * enough <= self.max_new_tokens and needed.keys() >= trained & tried:
-            keys["engine.max_new_tokens"] = enough
+        cap = max(LEAST_CAP, CAP_STEP * math.ceil(CAP_MARGIN * max(lengths.values()) / CAP_STEP))
+        if trained - tested:  # their answers may be longer
+            cap = max(cap, WIDER * self.cap)
+        if 2 * cap <= self.max_new_tokens and lengths.keys() >= trained & tested:
+            keys["engine.max_new_tokens"] = cap
         return keys
 
     def lines(self) -> tuple[str, ...]:
         """Return the results by temperature and by family, and the verdict."""
-        rows = [self._overall(t) for t in sorted({each.temperature for each in self.compared})]
+        rows = [self._overall(t) for t in sorted({row.temperature for row in self.compared})]
         if self.late is not None:
             rows.append(f"  not tried: temperature {self.late:g}, because the time ended")
         families = ["  {} level {}: {}".format(*r.level, r) for r in self.at(self.best)]
-        tried = {each.level[0] for each in self.at(self.best)}
-        if untried := [env for env in self.levels if env not in tried]:
-            families.append(f"  not tried: {', '.join(untried)}")
+        tested = {row.level[0] for row in self.at(self.best)}
+        if untested := [env for env in self.levels if env not in tested]:
+            families.append(f"  not tried: {', '.join(untested)}")
         fair = self.fair()
-        if cut := ["{} level {}".format(*r.level) for r in self.at(self.best) if r not in fair]:
-            families.append(f"  not judged: {', '.join(cut)}, because {self._reduced}")
+        if unclear := ["{} level {}".format(*r.level) for r in self.at(self.best) if r not in fair]:
+            families.append(f"  not judged: {', '.join(unclear)}, because {self._reduced}")
         total = reduce(add, self.at(self.best))
         if total.unfit / total.tasks >= 0.5:
             families.append(UNFIT)
@@ -194,10 +194,10 @@ class Baseline:
 
     def _overall(self, temperature: float) -> str:
         total = self._total(temperature)
-        one = len({each.temperature for each in self.compared}) == 1
-        at = "at temperature" if one else "sampled at both temperatures, at"
+        single = len({row.temperature for row in self.compared}) == 1
+        phrase = "at temperature" if single else "sampled at both temperatures, at"
         return (
-            f"baseline on {counted(total.tasks, 'task')} {at} {temperature:g}: {total} at "
+            f"baseline on {counted(total.tasks, 'task')} {phrase} {temperature:g}: {total} at "
             f"{self.cap} tokens; {percent(total.informative / total.tasks)} of groups are "
             "informative"
         )
@@ -205,9 +205,9 @@ class Baseline:
     def verdict(self) -> str:
         """Return what to expect, with a remedy if there is nothing to learn from."""
         rows = self.at(self.best)
-        if any(each.informative for each in rows):
+        if any(row.informative for row in rows):
             return "result: the policy can learn from its own rollouts"
-        if all(each.success >= MASTERED for each in rows):
+        if all(row.success >= MASTERED for row in rows):
             return "result: these tasks are already solved; choose harder levels with tasks.levels"
         if self._total(self.best).mostly_truncated:
             if self.cap < self.max_new_tokens:
@@ -230,28 +230,28 @@ class Baseline:
 
 def _lengths(rows: Sequence[LevelResult]) -> dict[str, int]:
     """Return the length of nearly all right completions, by family that has any."""
-    found: dict[str, list[int]] = {}
+    lengths: dict[str, list[int]] = {}
     for each in rows:
         if each.lengths:
-            found.setdefault(each.level[0], []).extend(each.lengths)
-    return {env: sorted(each)[math.ceil(0.95 * (len(each) - 1))] for env, each in found.items()}
+            lengths.setdefault(each.level[0], []).extend(each.lengths)
+    return {env: sorted(each)[math.ceil(0.95 * (len(each) - 1))] for env, each in lengths.items()}
 
 
 def measured(found: Evaluation, level: EnvLevel, temperature: float, rows: slice) -> LevelResult:
     """Return the result of a level, of which these are the tasks' ``rows``."""
     groups, rewards = found.trajectories[rows], found.rewards[rows]
     pairs = [
-        (each, reward >= SOLVED)
-        for group, of_group in zip(groups, rewards, strict=True)
-        for each, reward in zip(group, of_group, strict=False)
+        (trajectory, reward >= SOLVED)
+        for group, row in zip(groups, rewards, strict=True)
+        for trajectory, reward in zip(group, row, strict=False)
     ]
     return LevelResult(
         level,
         temperature,
         rewards,
-        sum(right or _answered(each) for each, right in pairs),
-        sum(each.finish is Finish.LENGTH for each, _ in pairs),
-        tuple(len(each.tokens.ids) for each, right in pairs if right),
+        sum(right or _answered(trajectory) for trajectory, right in pairs),
+        sum(trajectory.finish is Finish.LENGTH for trajectory, _ in pairs),
+        tuple(len(trajectory.tokens.ids) for trajectory, right in pairs if right),
         sum(not group for group in groups),
     )
 

@@ -55,8 +55,8 @@ class BaselineEvaluation:
         self._levels: dict[str, list[int]] = {}
         for env, level in sorted(self.levels):
             self._levels.setdefault(env, []).append(level)
-        own = self.config.engine.temperature
-        self._temperatures = (own, COOLER if own > (COOLER + WARMER) / 2 else WARMER)
+        current = self.config.engine.temperature
+        self._temperatures = (current, COOLER if current > (COOLER + WARMER) / 2 else WARMER)
         self._compared: tuple[LevelResult, ...] = ()
         self._results: dict[tuple[EnvLevel, float], LevelResult] = {}
         self._pace = 0.0  # seconds per token in the latest batch
@@ -77,16 +77,16 @@ class BaselineEvaluation:
             done += 1
         if self._failed and not self._results:
             raise self._failed
-        both = set.intersection(*(self._sampled_at(each) for each in self._temperatures))
-        rows = [each for each in self._results.values() if each.level in both]
+        common = set.intersection(*(self._sampled_at(each) for each in self._temperatures))
+        rows = [each for each in self._results.values() if each.level in common]
         self._compared = tuple(rows or self._results.values())
-        self.found = found = self._baseline()
+        self.found = baseline = self._baseline()
         if not in_time:
-            return found
-        best = found.best
+            return baseline
+        best = baseline.best
         unclear = [
             each.level
-            for each in found.at(best)
+            for each in baseline.at(best)
             if not each.unfit and not 0.0 < each.success < MASTERED
         ]
         self._evaluate(unclear, (best,), range(done, done + TASKS), limit)
@@ -98,8 +98,8 @@ class BaselineEvaluation:
 
     def rewards(self) -> Iterator[tuple[EnvLevel, list[float]]]:
         """Yield the rewards of each level at the better temperature, for a curriculum."""
-        for each in self.found.fair() if self.found else ():
-            yield each.level, [reward for row in each.rewards for reward in row]
+        for result in self.found.fair() if self.found else ():
+            yield result.level, [reward for row in result.rewards for reward in row]
 
     def _limit_cap(self, easiest: EnvLevels, limit: TimeLimit) -> None:
         """Measure the speed; limit completions so that the first tasks take their share."""
@@ -107,8 +107,8 @@ class BaselineEvaluation:
             self._sample(easiest[:count], self._temperatures[0], range(COMPARED), PROBED, limit)
         completions = len(easiest) * COMPARED * COMPLETIONS * len(self._temperatures)
         if self._pace > 0.0:  # it is 0 if the clock is too coarse
-            affordable = int(COMPARED_SHARE * limit.seconds / (self._pace * completions))
-            self._cap = min(self._cap, max(LEAST_CAP, affordable))
+            max_tokens = int(COMPARED_SHARE * limit.seconds / (self._pace * completions))
+            self._cap = min(self._cap, max(LEAST_CAP, max_tokens))
 
     def _evaluate(
         self, levels: EnvLevels, temperatures: Sequence[float], numbers: range, limit: TimeLimit
@@ -122,21 +122,21 @@ class BaselineEvaluation:
         for batch in self._batches(levels, tasks, limit.seconds):
             if limit.left(_named(batch)) <= 0 and self._results:
                 return False
-            took = 0.0
+            elapsed = 0.0
             for temperature in temperatures:
-                if took and self._results and limit.left(_named(batch)) < took:
+                if elapsed and self._results and limit.left(_named(batch)) < elapsed:
                     self._late = None if self._sampled_at(temperature) else temperature
                     return False
-                began = self.clock()
-                for each in self._sample(batch, temperature, numbers, self._cap, limit):
-                    key = each.level, temperature
-                    before = self._results.get(key)
-                    self._results[key] = before + each if before else each
-                took = self.clock() - began
+                start = self.clock()
+                for result in self._sample(batch, temperature, numbers, self._cap, limit):
+                    key = result.level, temperature
+                    previous = self._results.get(key)
+                    self._results[key] = previous + result if previous else result
+                elapsed = self.clock() - start
         return True
 
     def _sampled_at(self, temperature: float) -> set[EnvLevel]:
-        return {level for level, sampled in self._results if sampled == temperature}
+        return {level for level, other in self._results if other == temperature}
 
     def _baseline(self) -> Baseline:
         config = self.config
@@ -153,18 +153,18 @@ class BaselineEvaluation:
 
     def _next_levels(self, temperature: float) -> list[EnvLevel]:
         """Return the next level of each family whose hardest one so far is mostly solved."""
-        found, rows = [], self._baseline().at(temperature)
+        harder, rows = [], self._baseline().at(temperature)
         for env, levels in self._levels.items():
-            of_env = [each for each in rows if each.level[0] == env]
-            if of_env and of_env[-1].success >= CLIMBS:
-                found += [(env, level) for level in levels if level > of_env[-1].level[1]][:1]
-        return found
+            results = [row for row in rows if row.level[0] == env]
+            if results and results[-1].success >= CLIMBS:
+                harder += [(env, level) for level in levels if level > results[-1].level[1]][:1]
+        return harder
 
     def _batches(self, levels: EnvLevels, tasks: int, seconds: float) -> Iterator[EnvLevels]:
         """Yield levels in batches of about equal time, by the speed measured so far."""
         while levels:
-            each = self._pace * self._cap * tasks * COMPLETIONS
-            count = max(1, int(seconds / BATCHES / each)) if each > 0 else len(levels)
+            cost = self._pace * self._cap * tasks * COMPLETIONS
+            count = max(1, int(seconds / BATCHES / cost)) if cost > 0 else len(levels)
             yield levels[:count]
             levels = levels[count:]
 
@@ -178,11 +178,11 @@ class BaselineEvaluation:
             self._failed = error
             if len(levels) == 1:
                 return []
-        found: list[LevelResult] = []
+        results: list[LevelResult] = []
         for level in levels:
             if limit.left(_named([level])) > 0:
-                found += self._sample([level], temperature, numbers, cap, limit)
-        return found
+                results += self._sample([level], temperature, numbers, cap, limit)
+        return results
 
     def _sample_all(
         self, levels: EnvLevels, temperature: float, numbers: range, cap: int
@@ -194,17 +194,17 @@ class BaselineEvaluation:
         sampling, limits = Sampling(temperature, cap, seed=0), TurnLimits.of(self.config.engine)
         policy, engine, verifier = self.policy, self.engine, self.verifier
         evaluator = Evaluator(policy, engine, verifier, refs, sampling, self.counters, limits)
-        found = evaluator.evaluate(COMPLETIONS)
+        evaluation = evaluator.evaluate(COMPLETIONS)
         self._pace = (self.clock() - start) / (len(refs) * COMPLETIONS * cap)
         rows = [slice(n * len(numbers), (n + 1) * len(numbers)) for n in range(len(levels))]
         return [
-            measured(found, level, temperature, each)
-            for level, each in zip(levels, rows, strict=True)
-            if any(prompt is not None for prompt in found.prompts[each])
+            measured(evaluation, level, temperature, row)
+            for level, row in zip(levels, rows, strict=True)
+            if any(prompt is not None for prompt in evaluation.prompts[row])
         ]
 
 
 def _named(levels: EnvLevels) -> str:
     env, level = levels[0]
-    more = f" and {counted(len(levels) - 1, 'other level')}" if len(levels) > 1 else ""
-    return f"{env} level {level}{more}"
+    suffix = f" and {counted(len(levels) - 1, 'other level')}" if len(levels) > 1 else ""
+    return f"{env} level {level}{suffix}"

@@ -104,7 +104,7 @@ class Comparison:
         disputed.sort(key=lambda row: -abs(row.second - row.first))
         return cls(
             _difference(rows),
-            {env: _difference(part) for env, part in families.items()},
+            {env: _difference(group) for env, group in families.items()},
             tuple(disputed),
         )
 
@@ -112,8 +112,8 @@ class Comparison:
 def _difference(rows: list[Disputed]) -> Difference:
     gains: dict[object, list[float]] = {}
     for row in rows:
-        asked = row.task if row.prompt is None else (row.task.env, row.prompt)
-        gains.setdefault(asked, []).append(row.second - row.first)
+        question = row.task if row.prompt is None else (row.task.env, row.prompt)
+        gains.setdefault(question, []).append(row.second - row.first)
     return Difference(
         tasks=len(rows),
         questions=len(gains),
@@ -129,10 +129,10 @@ def _gain(by_question: Sequence[Sequence[float]]) -> ScoreEstimate:
     A repeated question says nothing more about others, so the error is that of clusters (Miller,
     arXiv:2411.00640).
     """
-    mean = fmean(gain for part in by_question for gain in part)
+    mean = fmean(gain for gains in by_question for gain in gains)
     ratio = len(by_question) / sum(map(len, by_question))
     return ScoreEstimate.of(
-        [ratio * math.fsum(part) + (1.0 - ratio * len(part)) * mean for part in by_question]
+        [ratio * math.fsum(gains) + (1.0 - ratio * len(gains)) * mean for gains in by_question]
     )
 
 
@@ -189,36 +189,36 @@ def evaluate(
     ``samples`` is per task, ``families`` are those asked (None: all), and ``progress`` gets tasks
     done. Raises ``NodeError``, ``TaskSetError``, or ``UsageError`` for an unknown family.
     """
-    with verifier_of(config, manifest) as (verifier, every):
-        levels = of_families(every, families)
+    with verifier_of(config, manifest) as (verifier, all_levels):
+        levels = of_families(all_levels, families)
         counters = Counters()
         if config.engine.backend == "transformers":
             check_agreement(policy, trains=False)
         engine = open_engine(config, policy, counters)
         sampling = Sampling(config.engine.temperature, config.engine.max_new_tokens, seed=seed)
         limits = TurnLimits.of(config.engine)
-        chosen = heldout_tasks(levels, tasks)
-        parts: list[Evaluation] = []
+        refs = heldout_tasks(levels, tasks)
+        evaluations: list[Evaluation] = []
         for start in range(0, tasks, CHUNK):
-            part = chosen[start : start + CHUNK]
-            evaluator = Evaluator(policy, engine, verifier, part, sampling, counters, limits)
-            parts.append(evaluator.evaluate(samples))
-            progress(start + len(part))
+            batch = refs[start : start + CHUNK]
+            evaluator = Evaluator(policy, engine, verifier, batch, sampling, counters, limits)
+            evaluations.append(evaluator.evaluate(samples))
+            progress(start + len(batch))
         engine.close()
-    return _joined(chosen, parts)
+    return _joined(refs, evaluations)
 
 
-def _joined(tasks: tuple[TaskRef, ...], parts: Sequence[Evaluation]) -> Evaluation:
-    if unbuilt := sum(part.unbuilt for part in parts):
+def _joined(tasks: tuple[TaskRef, ...], results: Sequence[Evaluation]) -> Evaluation:
+    if unbuilt := sum(result.unbuilt for result in results):
         remedy = "Repair the family that the log names, or exclude it with tasks.weights."
         raise NodeError(
             "held-out tasks cannot be built or scored", f"{unbuilt} of {len(tasks)}", remedy
         )
     return Evaluation(
         tasks,
-        tuple(row for part in parts for row in part.rewards),
-        prompts=tuple(prompt for part in parts for prompt in part.prompts),
-        trajectories=tuple(group for part in parts for group in part.trajectories),
+        tuple(row for result in results for row in result.rewards),
+        prompts=tuple(prompt for result in results for prompt in result.prompts),
+        trajectories=tuple(group for result in results for group in result.trajectories),
     )
 
 
@@ -259,11 +259,11 @@ def drawn(scorer: Scorer, levels: EnvLevels, rng: Random) -> Question:
         try:
             (prompt,) = scorer.prompts([task])
         except VerifierError as error:
-            refused = error
+            last_error = error
         else:
             return Question(prompt, task)
     remedy = "Type a question, or name another --family."
-    raise NodeError("no held-out question can be built", refused, remedy) from refused
+    raise NodeError("no held-out question can be built", last_error, remedy) from last_error
 
 
 def recognised(
@@ -274,24 +274,24 @@ def recognised(
     Only families with few distinct questions are recognized reliably. Another text is asked as it
     stands, without the words that a task's prompt has around its question.
     """
-    around = {spec.name: spec.template.split(QUESTION) for spec in specs}
+    affixes = {spec.name: spec.template.split(QUESTION) for spec in specs}
     wanted = text.strip()
     for tasks in _batches(levels, rng, most):
         for task, prompt in zip(tasks, buildable(scorer, tasks, lambda *_: None), strict=True):
-            before, after = around[task.env]
-            question = (prompt or "").removeprefix(before).removesuffix(after)
+            prefix, suffix = affixes[task.env]
+            question = (prompt or "").removeprefix(prefix).removesuffix(suffix)
             if prompt is not None and wanted in (question.strip(), prompt.strip()):
                 return Question(prompt, task)
     return Question(text, None)
 
 
-def _batches(levels: EnvLevels, rng: Random, most: int) -> Iterator[list[TaskRef]]:
-    kinds = [(env, level, split) for env, level in levels for split in Split]
-    for begin in range(0, most, BATCH):
+def _batches(levels: EnvLevels, rng: Random, limit: int) -> Iterator[list[TaskRef]]:
+    triples = [(env, level, split) for env, level in levels for split in Split]
+    for start in range(0, limit, BATCH):
         yield [
             TaskRef(env, level, rng.getrandbits(63), split)
-            for n in range(begin, min(begin + BATCH, most))
-            for env, level, split in [kinds[n % len(kinds)]]
+            for n in range(start, min(start + BATCH, limit))
+            for env, level, split in [triples[n % len(triples)]]
         ]
 
 
@@ -332,9 +332,9 @@ def silence(text: str, question: Question, temperature: float | None = None) -> 
         return None
     if temperature is not None:
         return "nothing: the sampled completion ended before any text; ask again for another"
-    why = "nothing: the most probable completion is empty"
+    reason = "nothing: the most probable completion is empty"
     task = "" if question.task else ", or use a task sample of this swarm: ask without QUESTION"
-    return f"{why}; swarm-node ask --temperature 1 samples one{task}"
+    return f"{reason}; swarm-node ask --temperature 1 samples one{task}"
 
 
 def opinion(verifier: Verifier, task: TaskRef | None, text: str) -> tuple[float | None, str | None]:
@@ -343,5 +343,5 @@ def opinion(verifier: Verifier, task: TaskRef | None, text: str) -> tuple[float 
         return None, "it was not found among the swarm's tasks"
     try:
         return verifier.verify(task, [text]).rewards[0], None
-    except VerifierError as refused:
-        return None, str(refused)
+    except VerifierError as error:
+        return None, str(error)

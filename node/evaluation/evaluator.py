@@ -45,7 +45,7 @@ class Evaluation:
     def means(self) -> tuple[float | None, ...]:
         """Mean reward of each task; None for one that could not be built or scored."""
         rows = zip(self.rewards, self.prompts or ("",) * len(self.rewards), strict=True)
-        return tuple(None if text is None else sum(row) / len(row) for row, text in rows)
+        return tuple(None if prompt is None else sum(row) / len(row) for row, prompt in rows)
 
     @property
     def success(self) -> float:
@@ -89,9 +89,9 @@ def fitting(policy: Policy, prompts: Prompts) -> list[bool]:
     """Return which prompts (ids) leave room for an answer; raise NodeError if none."""
     fits = [0 < len(ids) < policy.context_length for ids in prompts]
     if fits and not any(fits):
-        what = "no prompt leaves space for a completion in the policy's context"
-        found = f"{min(map(len, prompts))} tokens or more, context {policy.context_length}"
-        raise NodeError(what, found, LONGER_CONTEXT)
+        problem = "no prompt leaves space for a completion in the policy's context"
+        value = f"{min(map(len, prompts))} tokens or more, context {policy.context_length}"
+        raise NodeError(problem, value, LONGER_CONTEXT)
     return fits
 
 
@@ -126,19 +126,19 @@ class Evaluator:
         )
         if prompts and not any(each is not None for each in prompts):
             raise nothing_built(len(prompts))
-        encoded = [self.policy.encode_prompt(each) for each in prompts if each is not None]
-        fits = fitting(self.policy, encoded)
+        prompt_ids = [self.policy.encode_prompt(each) for each in prompts if each is not None]
+        fits = fitting(self.policy, prompt_ids)
         if not all(fits):
             log.warning("%d of %d held-out prompts do not fit", fits.count(False), len(fits))
-        fit = iter(fits)
-        answered = [prompt is not None and next(fit) for prompt in prompts]
-        tasks = list(compress(self._tasks, answered))
-        fitted = list(compress(encoded, fits))
-        trajectories = self._player.play(tasks, fitted, completions, self.sampling)
-        scored = iter(zip(self._scored(tasks, trajectories), trajectories, strict=True))
-        rows = [next(scored) if each else (None, ()) for each in answered]
+        fit_flags = iter(fits)
+        answerable = [prompt is not None and next(fit_flags) for prompt in prompts]
+        tasks = list(compress(self._tasks, answerable))
+        inputs = list(compress(prompt_ids, fits))
+        trajectories = self._player.play(tasks, inputs, completions, self.sampling)
+        results = iter(zip(self._scored(tasks, trajectories), trajectories, strict=True))
+        rows = [next(results) if each else (None, ()) for each in answerable]
         for number, (rewards, _) in enumerate(rows):
-            if answered[number] and rewards is None:
+            if answerable[number] and rewards is None:
                 prompts[number] = None
         return Evaluation(
             self._tasks,
@@ -155,24 +155,24 @@ class Evaluator:
         """Return each task's rewards, None if unscored; raise ``VerifierError`` if all are."""
         pairs = list(zip(tasks, trajectories, strict=True))
         rows: list[tuple[float, ...] | None] = []
-        for (task, group), found in zip(pairs, verified(self.verifier, pairs), strict=True):
-            if not isinstance(found, VerifierError):
-                rows.append(found.rewards)
-            elif lost := sum(each.lost is not None for each in group):
+        for (task, group), result in zip(pairs, verified(self.verifier, pairs), strict=True):
+            if not isinstance(result, VerifierError):
+                rows.append(result.rewards)
+            elif lost := sum(t.lost is not None for t in group):
                 self.counters.add("heldout_lost", lost)
-                log.warning("%d held-out trajectories of %s are lost: %s", lost, task.env, found)
-                rows.append(tuple(each.reward or 0.0 for each in group))
+                log.warning("%d held-out trajectories of %s are lost: %s", lost, task.env, result)
+                rows.append(tuple(t.reward or 0.0 for t in group))
             else:
-                self._unbuilt(task, found)
+                self._unbuilt(task, result)
                 rows.append(None)
-                refused = found
+                error = result
         if rows and not any(rows):
-            raise refused
+            raise error
         return rows
 
-    def _unbuilt(self, task: TaskRef, refused: VerifierError) -> None:
-        self.counters.add("heldout_unbuilt", reason=refused.reason)
-        log.warning("a held-out task of %s counts as unsolved: %s", task.env, refused)
+    def _unbuilt(self, task: TaskRef, error: VerifierError) -> None:
+        self.counters.add("heldout_unbuilt", reason=error.reason)
+        log.warning("a held-out task of %s counts as unsolved: %s", task.env, error)
 
 
 Progress = Callable[[float, str], None]
@@ -192,9 +192,9 @@ class TimeLimit:
 
     def left(self, what: str) -> float:
         """Return the seconds left; report that ``what`` is evaluated next."""
-        passed = self.clock() - self._start
-        self.progress(min(1.0, passed / self.seconds), what)
-        return self.seconds - passed
+        elapsed = self.clock() - self._start
+        self.progress(min(1.0, elapsed / self.seconds), what)
+        return self.seconds - elapsed
 
 
 ERRORS = 3.5  # standard errors by which the mean must fall
@@ -225,10 +225,10 @@ class ForgettingAlarm:
         if version is not None and version == self._version:
             return False
         self._version = version
-        found = list(zip(self._best or rewards, rewards, strict=True))
-        pairs = [(old, new) for old, new in found if old is not None and new is not None]
+        all_pairs = list(zip(self._best or rewards, rewards, strict=True))
+        pairs = [(old, new) for old, new in all_pairs if old is not None and new is not None]
         if not self._best or sum(new for _, new in pairs) >= sum(old for old, _ in pairs):
-            self._best = [old if new is None else new for old, new in found]
+            self._best = [old if new is None else new for old, new in all_pairs]
             self._worse = 0 if pairs else self._worse
             return False
         self._worse = self._worse + 1 if _fallen([new - old for old, new in pairs]) else 0
@@ -259,5 +259,5 @@ class ForgettingAlarm:
 def _fallen(differences: Sequence[float]) -> bool:
     """Return whether the mean difference is far below zero, by its standard error."""
     n, mean = len(differences), sum(differences) / len(differences)
-    spread = math.sqrt(sum((d - mean) ** 2 for d in differences) / max(1, n - 1) / n)
-    return mean < -ERRORS * spread
+    std_error = math.sqrt(sum((d - mean) ** 2 for d in differences) / max(1, n - 1) / n)
+    return mean < -ERRORS * std_error

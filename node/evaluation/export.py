@@ -57,16 +57,16 @@ class Training:
     @classmethod
     def of(cls, history: Sequence[RoundRecord], rounds: int, policy_steps: int | None) -> Training:
         """Sum records up to a round; a kept record stands for omitted ones before it."""
-        kept = [record for record in history if record.round <= rounds]
-        rounds_before = (0, *(record.round for record in kept))
-        gaps = [r.round - before for before, r in zip(rounds_before, kept, strict=False)]
-        weighed = list(zip(gaps, kept, strict=True))
-        external = sum(gap * record.groups_external for gap, record in weighed)
-        groups = external + sum(gap * record.groups_local for gap, record in weighed)
+        records = [record for record in history if record.round <= rounds]
+        rounds_before = (0, *(record.round for record in records))
+        gaps = [r.round - previous for previous, r in zip(rounds_before, records, strict=False)]
+        weighted = list(zip(gaps, records, strict=True))
+        external = sum(gap * record.groups_external for gap, record in weighted)
+        groups = external + sum(gap * record.groups_local for gap, record in weighted)
         return cls(
             rounds=rounds,
             policy_steps=policy_steps,
-            tokens=sum(gap * record.tokens_trained for gap, record in weighed),
+            tokens=sum(gap * record.tokens_trained for gap, record in weighted),
             external=external / groups if groups else None,
             exact=max(gaps, default=1) == 1 and sum(gaps) == rounds,
         )
@@ -85,26 +85,26 @@ def model_card(
     config: Config, training: Training, origin: ModelOrigin, *, adapter: bool = False
 ) -> str:
     """Return the card in Markdown; ``adapter``: of the adapter alone."""
-    started = WarmStarted.read(config.policy.model)
-    base = started.base if started else config.policy.model
-    warmed = adapter and started is not None  # its weights do not fit the public base
-    public = None if warmed or base in SHIPPED or _is_folder(base) else base
+    warm_start = WarmStarted.read(config.policy.model)
+    base = warm_start.base if warm_start else config.policy.model
+    warm_adapter = adapter and warm_start is not None  # its weights do not fit the public base
+    hub_id = None if warm_adapter or base in SHIPPED or _is_folder(base) else base
     licence = licence_of(base)
     data = ModelCardData(
-        base_model=public,
+        base_model=hub_id,
         license=licence,
         library_name="peft" if adapter else "transformers",
         pipeline_tag="text-generation",
         tags=["reinforcement-learning", "swarm-node"],
     )
-    name = _code(Path(base).name) if started else Path(base).name
+    name = _code(Path(base).name) if warm_start else Path(base).name
     parts = (
         f"---\n{data.to_yaml()}\n---\n",
         f"# {name}, {'' if training.trained else 'not '}trained in a swarm\n",
-        _summary(training, started),
-        _table(base, training, origin, started),
+        _summary(training, warm_start),
+        _table(base, training, origin, warm_start),
         _tasks(config.tasks, origin, base),
-        _use(adapter, warmed, public or "BASE", config.policy.dtype),
+        _use(adapter, warm_adapter, hub_id or "BASE", config.policy.dtype),
         "## License\n",
         f"That of the base model: {_code(licence)}.\n"
         if licence
@@ -126,40 +126,40 @@ def licence_of(base: str) -> str | None:
     if _is_folder(base):
         card = Path(base).expanduser() / constants.REPOCARD_NAME
     else:
-        cached = try_to_load_from_cache(base, constants.REPOCARD_NAME)
-        if not isinstance(cached, str):
+        path = try_to_load_from_cache(base, constants.REPOCARD_NAME)
+        if not isinstance(path, str):
             return None
-        card = Path(cached)
+        card = Path(path)
     if not card.is_file():
         return None
     licence = ModelCard.load(card, ignore_metadata_errors=True).data.license
     return licence if isinstance(licence, str) else None
 
 
-def _summary(training: Training, started: WarmStarted | None) -> str:
-    if not training.trained and started:
+def _summary(training: Training, warm_start: WarmStarted | None) -> str:
+    if not training.trained and warm_start:
         return (
             "Not trained with reinforcement learning: no optimizer step was done after the warm "
             "start,\nsupervised steps on examples of the swarm's own tasks.\n"
         )
     if not training.trained:
         return "Not trained: there was no optimizer step. It answers like its base model.\n"
-    how = "Post-trained with reinforcement learning on verifiable tasks by swarm-node"
-    if started:
-        how += ",\nafter a warm start: supervised steps on examples of the swarm's own tasks"
+    text = "Post-trained with reinforcement learning on verifiable tasks by swarm-node"
+    if warm_start:
+        text += ",\nafter a warm start: supervised steps on examples of the swarm's own tasks"
     if training.external is None:
-        return f"{how}.\n"
-    shared = " and from those that peers shared" if training.external else " alone"
-    return f"{how},\nfrom its own rollouts{shared}.\n"
+        return f"{text}.\n"
+    suffix = " and from those that peers shared" if training.external else " alone"
+    return f"{text},\nfrom its own rollouts{suffix}.\n"
 
 
 def _table(base: str, training: Training, origin: ModelOrigin, started: WarmStarted | None) -> str:
-    about = "" if training.exact else "about "
-    local = f"{_code(Path(base).name)}, a local folder that is not part of this model"
+    approx = "" if training.exact else "about "
+    label = f"{_code(Path(base).name)}, a local folder that is not part of this model"
     rows = [
-        ("base model", local if _is_folder(base) else _code(base)),
+        ("base model", label if _is_folder(base) else _code(base)),
         ("rounds", f"{training.rounds:,}"),
-        ("completion tokens trained on", f"{about}{training.tokens:,.0f}"),
+        ("completion tokens trained on", f"{approx}{training.tokens:,.0f}"),
     ]
     if started:
         warm = (
@@ -171,7 +171,7 @@ def _table(base: str, training: Training, origin: ModelOrigin, started: WarmStar
     if training.policy_steps is not None:
         rows.insert(-1, ("optimizer steps", f"{training.policy_steps:,}"))
     if training.external is not None:
-        rows.append(("groups written by peers", f"{about}{training.external:.0%}"))
+        rows.append(("groups written by peers", f"{approx}{training.external:.0%}"))
     if origin.signed is not None and origin.manifest is not None:
         rows.append(("swarm", f"{_code(origin.manifest.name)} {swarm_id(origin.signed).hex()}"))
     if origin.heldout is not None:
@@ -184,31 +184,31 @@ def _tasks(section: TasksSection, origin: ModelOrigin, base: str) -> str:
     if origin.manifest is None:
         return ""
     families = ", ".join(_selected(section, origin.manifest.catalogue))
-    named = "BASE" if _is_folder(base) else shlex.quote(" ".join(base.split()).replace("`", ""))
-    where = "BASE is the folder of the base model. " if _is_folder(base) else ""
+    model = "BASE" if _is_folder(base) else shlex.quote(" ".join(base.split()).replace("`", ""))
+    note = "BASE is the folder of the base model. " if _is_folder(base) else ""
     return (
         f"## Evaluation\n\nOn held-out questions of {families}:\n\n```sh\nswarm-node eval --model "
         ". --config NODE --tasks 256 --samples 8\n```\n\nNODE is the folder of a node of that "
         "swarm; its `tasks.weights` and `tasks.levels` select the questions.\nTo compare the model "
-        f"with its base:\n\n```sh\nswarm-node compare {named} . --config NODE --tasks 256\n```\n\n"
-        f"{where}`.` is the folder of this model.\n"
+        f"with its base:\n\n```sh\nswarm-node compare {model} . --config NODE --tasks 256\n```\n\n"
+        f"{note}`.` is the folder of this model.\n"
     )
 
 
 def _selected(section: TasksSection, catalogue: Sequence[EnvSpec]) -> Iterator[str]:
     """Yield the families that ``[tasks]`` selects, with their levels if it selects fewer."""
     for env in catalogue:
-        every = range(len(env.levels))
-        levels = [n for n in every if n in section.levels.get(env.name, every)]
+        span = range(len(env.levels))
+        levels = [n for n in span if n in section.levels.get(env.name, span)]
         if levels and (not section.weights or section.weights.get(env.name)):
             word = "level" if len(levels) == 1 else "levels"
-            few = f" ({word} {', '.join(map(str, levels))})" if len(levels) < len(every) else ""
-            yield f"{_code(env.name)}{few}"
+            suffix = f" ({word} {', '.join(map(str, levels))})" if len(levels) < len(span) else ""
+            yield f"{_code(env.name)}{suffix}"
 
 
-def _use(adapter: bool, warmed: bool, base: str, dtype: str) -> str:
-    load = "" if dtype == "auto" else f', dtype="{dtype}"'
-    if warmed:
+def _use(adapter: bool, warm_adapter: bool, base: str, dtype: str) -> str:
+    dtype_arg = "" if dtype == "auto" else f', dtype="{dtype}"'
+    if warm_adapter:
         return (
             "## Use\n\nThe adapter belongs to the warm-started model, not to its base: share the "
             "whole model, exported\nwithout `--adapter`.\n"
@@ -217,12 +217,12 @@ def _use(adapter: bool, warmed: bool, base: str, dtype: str) -> str:
         return (
             "## Use\n\n```python\nfrom peft import PeftModel\n"
             "from transformers import AutoModelForCausalLM\n\n"
-            f"base = AutoModelForCausalLM.from_pretrained({base!r}{load})\n"
+            f"base = AutoModelForCausalLM.from_pretrained({base!r}{dtype_arg})\n"
             'model = PeftModel.from_pretrained(base, ".")\n```\n'
         )
     return (
         "## Use\n\n```python\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
-        f'model = AutoModelForCausalLM.from_pretrained("."{load})\n'
+        f'model = AutoModelForCausalLM.from_pretrained("."{dtype_arg})\n'
         'tokenizer = AutoTokenizer.from_pretrained(".")\n```\n\n'
         "`vllm serve .` serves it. Ollama and llama.cpp need GGUF: convert this folder with\n"
         "llama.cpp's `convert_hf_to_gguf.py`, if it supports the architecture.\n"
@@ -245,8 +245,8 @@ def write_card(
         origin = ModelOrigin(None, None, None)
         if folder.manifest.exists():
             signed = folder.manifest.read_bytes()
-            rated = Checkpoints(loaded.path.parent).rewards.read().get(loaded.step)
-            heldout = rated[1] if rated and rated[0] == swarm_id(signed).hex() else None
+            rating = Checkpoints(loaded.path.parent).rewards.read().get(loaded.step)
+            heldout = rating[1] if rating and rating[0] == swarm_id(signed).hex() else None
             origin = ModelOrigin(signed, checked_manifest(signed, str(folder.manifest)), heldout)
         card = model_card(config, training, origin, adapter=adapter)
         write_atomic(out / constants.REPOCARD_NAME, card.encode())
@@ -276,10 +276,10 @@ def push(folder: Path, repo: str) -> str:
     """
     api = HfApi()
     try:
-        found = api.create_repo(repo, private=True, exist_ok=True)
-        api.upload_folder(repo_id=found.repo_id, folder_path=folder, commit_message="Add a model")
+        url = api.create_repo(repo, private=True, exist_ok=True)
+        api.upload_folder(repo_id=url.repo_id, folder_path=folder, commit_message="Add a model")
     except (HTTPError, OSError) as error:
-        why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         remedy = f"Try again with: hf upload {repo} {folder}"
-        raise NodeError(f"{folder} was written but not pushed to {repo}", why, remedy) from error
-    return str(found)
+        raise NodeError(f"{folder} was written but not pushed to {repo}", reason, remedy) from error
+    return str(url)

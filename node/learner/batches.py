@@ -76,8 +76,8 @@ class TrainingGroup:
 
     def of_hidden_state(self) -> TrainingGroup:
         """Return the group, marked as one whose rewards depend on hidden state."""
-        marked = tuple(replace(completion, hidden=True) for completion in self.completions)
-        return replace(self, completions=marked)
+        completions = tuple(replace(completion, hidden=True) for completion in self.completions)
+        return replace(self, completions=completions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +99,8 @@ class Row:
     length: int = field(init=False)  # tokens read
 
     def __post_init__(self) -> None:
-        inner = sum(len(c.ids) for c in self.completions) - len(self.completions)
-        object.__setattr__(self, "length", len(self.prompt_ids) + inner)
+        num_tokens = sum(len(c.ids) for c in self.completions) - len(self.completions)
+        object.__setattr__(self, "length", len(self.prompt_ids) + num_tokens)
 
     @property
     def shared(self) -> bool:
@@ -182,11 +182,11 @@ def micro_batches(
     """
     pending: list[Row] = []
     for row in sorted(rows, key=lambda row: (row.shared, row.unpacked, row.length)):
-        together = [*pending, row]
-        if pending and not lie_well(together, token_budget, mask_weight, padding):
+        candidate = [*pending, row]
+        if pending and not lie_well(candidate, token_budget, mask_weight, padding):
             yield micro_batch(pending, pad_id, device)
-            together = [row]
-        pending = together
+            candidate = [row]
+        pending = candidate
     if pending:
         yield micro_batch(pending, pad_id, device)
 
@@ -197,12 +197,12 @@ def lie_well(
     """Return whether rows may form one micro-batch."""
     length, shared = max(row.length for row in rows), any(row.shared for row in rows)
     padding = sum(length - row.length for row in rows)
-    beside = sum(length - row.length for row in rows if not row.shared) if shared else 0
+    unshared = sum(length - row.length for row in rows if not row.shared) if shared else 0
     if any(row.unpacked for row in rows):
-        longest, beside = max(row.longest for row in rows), 0
+        longest, unshared = max(row.longest for row in rows), 0
         padding += sum(len(row.completions) * (longest - row.longest) for row in rows)
-    held = held_tokens(rows, mask_weight)
-    return held <= token_budget and padding <= most and beside <= CHEAP_PADDING
+    tokens = held_tokens(rows, mask_weight)
+    return tokens <= token_budget and padding <= most and unshared <= CHEAP_PADDING
 
 
 def micro_batch(rows: Sequence[Row], pad_id: int, device: torch.device) -> MicroBatch:
@@ -211,9 +211,9 @@ def micro_batch(rows: Sequence[Row], pad_id: int, device: torch.device) -> Micro
     first = min(len(row.prompt_ids) for row in rows) - 1
     kept = max(row.length for row in rows) - first
     length = kept + first
-    done = [c for row in rows for c in row.completions]
-    width = max(len(c.ids) for c in done)
-    mask = _padded([c.trained for c in done], width, False, np.bool_)
+    answers = [c for row in rows for c in row.completions]
+    width = max(len(c.ids) for c in answers)
+    mask = _padded([c.trained for c in answers], width, False, np.bool_)
     predictors = torch.from_numpy(_predictors(rows, width, kept) - first)
     scored, inverse = torch.unique(predictors[mask], return_inverse=True)
     ascending, order = inverse.sort(stable=True)
@@ -233,16 +233,16 @@ def micro_batch(rows: Sequence[Row], pad_id: int, device: torch.device) -> Micro
         kept=kept,
         scored=scored.to(device),
         source=torch.zeros(mask.shape, dtype=torch.int64).masked_scatter(mask, inverse).to(device),
-        targets=(_padded([c.ids for c in done], width, 0, np.int64) * mask).to(device),
+        targets=(_padded([c.ids for c in answers], width, 0, np.int64) * mask).to(device),
         mask=mask.to(device),
-        behaviour=_padded([c.behaviour or () for c in done], width, 0.0, np.float32).to(device),
-        versions=_padded([c.versions or () for c in done], width, -1, np.int64).to(device),
-        reference=_padded([c.reference or () for c in done], width, math.inf, np.float32).to(
+        behaviour=_padded([c.behaviour or () for c in answers], width, 0.0, np.float32).to(device),
+        versions=_padded([c.versions or () for c in answers], width, -1, np.int64).to(device),
+        reference=_padded([c.reference or () for c in answers], width, math.inf, np.float32).to(
             device
         ),
-        known=torch.tensor([[c.behaviour is not None] for c in done], device=device),
+        known=torch.tensor([[c.behaviour is not None] for c in answers], device=device),
         local=torch.tensor(local, device=device),
-        hidden=torch.tensor([[c.hidden] for c in done], device=device),
+        hidden=torch.tensor([[c.hidden] for c in answers], device=device),
         advantages=torch.tensor(advantages, dtype=torch.float32, device=device),
         shares=torch.tensor(shares, dtype=torch.float32, device=device),
         numbered=torch.tensor(numbers, dtype=torch.float32, device=device),
@@ -260,44 +260,44 @@ def _read(row: Row) -> list[int]:
 
 
 def _placed(row: Row) -> tuple[list[int], list[int]]:
-    prompt = len(row.prompt_ids)
-    positions, segments = [*range(prompt)], [0] * prompt
+    length = len(row.prompt_ids)
+    positions, segments = [*range(length)], [0] * length
     for number, completion in enumerate(row.completions, 1):
-        inner = len(completion.ids) - 1
-        positions += range(prompt, prompt + inner)
-        segments += [number] * inner
+        num_tokens = len(completion.ids) - 1
+        positions += range(length, length + num_tokens)
+        segments += [number] * num_tokens
     return positions, segments
 
 
 def _unpacking(rows: Sequence[Row], length: int, device: torch.device) -> Unpacking:
     sequences = []
     for begin, row in zip(range(0, len(rows) * length, length), rows, strict=True):
-        after = begin + len(row.prompt_ids)
-        prompt = [*range(begin, after)]
+        start = begin + len(row.prompt_ids)
+        prompt = [*range(begin, start)]
         for completion in row.completions:
-            end = after + len(completion.ids) - 1
-            sequences.append([*prompt, *range(after, end)])
-            after = end
+            end = start + len(completion.ids) - 1
+            sequences.append([*prompt, *range(start, end)])
+            start = end
     width = max(map(len, sequences))
     origins = np.zeros(len(rows) * length, np.int64)
     for number, sequence in enumerate(sequences):
         origins[sequence] = np.arange(len(sequence)) + number * width
-    places = _padded(sequences, width, 0, np.int64)
-    return Unpacking(places.to(device), torch.from_numpy(origins).to(device))
+    indices = _padded(sequences, width, 0, np.int64)
+    return Unpacking(indices.to(device), torch.from_numpy(origins).to(device))
 
 
 def _predictors(rows: Sequence[Row], width: int, length: int) -> NDArray[np.int64]:
     """Return the place that predicts each token, counted through rows of ``length``."""
-    ends, begins = [], []
+    ends, starts = [], []
     for number, row in enumerate(rows):
-        begin = number * length + len(row.prompt_ids)
-        ends += [begin - 1] * len(row.completions)
+        start = number * length + len(row.prompt_ids)
+        ends += [start - 1] * len(row.completions)
         for completion in row.completions:
-            begins.append(begin)
-            begin += len(completion.ids) - 1
-    places = np.add.outer(np.array(begins, np.int64), np.arange(-1, width - 1))
-    places[:, 0] = ends
-    return places
+            starts.append(start)
+            start += len(completion.ids) - 1
+    indices = np.add.outer(np.array(starts, np.int64), np.arange(-1, width - 1))
+    indices[:, 0] = ends
+    return indices
 
 
 def _padded(lines: Sequence[Sequence[float]], width: int, fill: float, dtype: type) -> Tensor:

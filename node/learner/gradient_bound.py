@@ -53,10 +53,10 @@ def bound(local: float, external: Sequence[float], groups: float) -> float:
         unshared = 1.0 - share * scaled
         smallest = ordered[scaled - 1] if scaled else math.inf
         level = share * left / unshared if unshared > ROUNDING else smallest
-        rest = ordered[scaled:]
-        if not rest or rest[0] <= level * (1 + ROUNDING):
+        unscaled = ordered[scaled:]
+        if not unscaled or unscaled[0] <= level * (1 + ROUNDING):
             return level if scaled else math.inf
-        scaled, left = scaled + 1, local + math.fsum(rest[1:])
+        scaled, left = scaled + 1, local + math.fsum(unscaled[1:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +95,9 @@ class GroupScales:
             log.warning("group %d of the update is skipped: its gradient is not finite", number)
             self._not_finite += 1
             return 0.0
-        before = [*self._own, *self._external.values()]
+        previous = [*self._own, *self._external.values()]
         self._weights[number], self._external[number] = weight, norm
-        if before and norm <= FAR_ABOVE * math.fsum(before) / len(before):
+        if previous and norm <= FAR_ABOVE * math.fsum(previous) / len(previous):
             return weight
         self._postponed.add(number)
         return 0.0
@@ -109,8 +109,8 @@ class GroupScales:
 
         Return False and record none if a peer's is not finite, or ``far`` above the others' mean.
         """
-        others = [*self._own, *self._external.values(), *norms]
-        total, count = math.fsum(others), len(others) - 1
+        all_norms = [*self._own, *self._external.values(), *norms]
+        total, count = math.fsum(all_norms), len(all_norms) - 1
         for row, norm in zip(rows, norms, strict=True):
             if not (row.local or norm * count <= far * (total - norm)):
                 return False
@@ -199,60 +199,60 @@ class BoundedGradient:
         """
         if all(row.local for row in rows):
             return self.learner.add(rows, frozen, tally), Influence()
-        added = None
+        result = None
         parameters = [*self.model.parameters()]
         may_hold = self._holdable and self.learner.may_hold(rows)
         if may_hold and gradients_fit(parameters, len(rows)):
-            added = self._add_held(rows, frozen, tally, groups)
-        while added is None:
-            added = self._add_in_turn(rows, frozen, tally, groups)
-        return added
+            result = self._add_held(rows, frozen, tally, groups)
+        while result is None:
+            result = self._add_in_turn(rows, frozen, tally, groups)
+        return result
 
     def _add_held(
         self, rows: Sequence[Row], frozen: dict[int, Tensor], tally: UpdateSums, groups: float
     ) -> tuple[Tensor, Influence] | None:
         """Hold the gradients of all groups; return None and add nothing if that is impossible."""
         fixed, sums = dict(frozen), UpdateSums()
-        with GroupGradients(self.model, [row.group for row in rows]) as apart:
-            loss = self.learner.add(rows, fixed, sums, apart=apart)
-        if not (self._hold_checked or apart.complete):
+        with GroupGradients(self.model, [row.group for row in rows]) as gradients:
+            loss = self.learner.add(rows, fixed, sums, apart=gradients)
+        if not (self._hold_checked or gradients.complete):
             self._holdable = False
             log.info("forward passes of one group: this model has weights without hooks")
-        values = apart.norms() if self._holdable else []
-        if not values or not all(map(math.isfinite, values)):
+        norms = gradients.norms() if self._holdable else []
+        if not norms or not all(map(math.isfinite, norms)):
             self.learner.optimizer.discard()
             return None
         self._hold_checked = True
-        found, weights = GroupScales(groups), self.weights(rows, sums)
-        for row, norm in zip(rows, values, strict=True):
+        group_norms, weights = GroupScales(groups), self.weights(rows, sums)
+        for row, norm in zip(rows, norms, strict=True):
             weight = weights.get(row.group, 1.0)
-            found.record(row.group, norm * weight, local=row.local, weight=weight)
-        scales = found.scales()
+            group_norms.record(row.group, norm * weight, local=row.local, weight=weight)
+        scales = group_norms.scales()
         if min(scales.values()) < 1.0:
-            apart.weigh([scales.get(row.group, 1.0) for row in rows])
+            gradients.weigh([scales.get(row.group, 1.0) for row in rows])
         frozen.update(fixed)
         tally.add(sums)
-        return loss, found.influence()
+        return loss, group_norms.influence()
 
     def _add_in_turn(
         self, rows: Sequence[Row], frozen: dict[int, Tensor], tally: UpdateSums, groups: float
     ) -> tuple[Tensor, Influence] | None:
         """Read one micro-batch after the other; return None if norms turn out to be wrong."""
-        done = _Accumulation(self, frozen, GroupScales(groups))
-        waiting = sorted(rows, key=lambda row: (not row.local, row.length))
-        while waiting:
-            count = self.learner.rows_in_batch(waiting) if self.measurable else 1
+        total = _Accumulation(self, frozen, GroupScales(groups))
+        pending = sorted(rows, key=lambda row: (not row.local, row.length))
+        while pending:
+            count = self.learner.rows_in_batch(pending) if self.measurable else 1
             if count == 1:
-                done.add_group(waiting.pop(0))
-            elif done.add_batch(waiting[:count]):
-                del waiting[:count]
+                total.add_group(pending.pop(0))
+            elif total.add_batch(pending[:count]):
+                del pending[:count]
             elif not self.measurable:
                 self.learner.optimizer.discard()
                 return None
-        loss = done.finish(rows)
-        frozen.update(done.frozen)
-        tally.add(done.tally)
-        return loss, done.scales.influence()
+        loss = total.finish(rows)
+        frozen.update(total.frozen)
+        tally.add(total.tally)
+        return loss, total.scales.influence()
 
     def weights(self, rows: Sequence[Row], sums: UpdateSums) -> Mapping[int, float]:
         """Return the weights of peers' groups by number; 1 for groups that are missing."""
@@ -275,32 +275,32 @@ class _Accumulation:
 
         Return False and add nothing if memory runs out, or if the norms turn out to be wrong.
         """
-        frozen, sums, of = dict(self.frozen), UpdateSums(), self._of
+        frozen, sums, gradient = dict(self.frozen), UpdateSums(), self._of
 
         def factors(sums: UpdateSums) -> Mapping[int, float]:
-            return by_completion(rows, of.weights(rows, sums))
+            return by_completion(rows, gradient.weights(rows, sums))
 
-        with of.norms as norms_of:
+        with gradient.norms as group_norms:
             measured = self._learner.add_measured(
-                rows, frozen, sums, factors=factors, norms=norms_of
+                rows, frozen, sums, factors=factors, norms=group_norms
             )
         if measured is None:
             return False
         norms = [measured.norms[row.group] / self._learner.optimizer.scale for row in rows]
-        of.measurable = measured.complete
-        found = of.weights(rows, sums)
-        weights = [found.get(row.group, 1.0) for row in rows]
-        if not self.scales.record_batch(rows, norms, weights, FAR_ABOVE_IN_BATCH[of.half]):
+        gradient.measurable = measured.complete
+        by_group = gradient.weights(rows, sums)
+        weights = [by_group.get(row.group, 1.0) for row in rows]
+        if not self.scales.record_batch(rows, norms, weights, FAR_ABOVE_IN_BATCH[gradient.half]):
             self._sum.drop()
             for row in rows:
                 self.add_group(row)
             return True
         self._sum.keep()
-        of.measurable = of.measurable and self._agrees(rows, norms, weights)
+        gradient.measurable = gradient.measurable and self._agrees(rows, norms, weights)
         self.frozen = frozen
         self.tally.add(sums)
         self._loss = self._loss + measured.loss
-        return of.measurable
+        return gradient.measurable
 
     def add_group(self, row: Row) -> None:
         """Add one group, in as many passes as it takes, and measure their sum."""
@@ -320,9 +320,9 @@ class _Accumulation:
     def finish(self, rows: Sequence[Row]) -> Tensor:
         """Add what groups still lack, or have too much; return the loss."""
         missing = self.scales.missing()
-        if again := [row for row in rows if row.group in missing]:
-            factors = by_completion(again, missing)
-            self._learner.add(again, dict(self.frozen), UpdateSums(), factors=lambda _: factors)
+        if affected := [row for row in rows if row.group in missing]:
+            factors = by_completion(affected, missing)
+            self._learner.add(affected, dict(self.frozen), UpdateSums(), factors=lambda _: factors)
             self._sum.keep()
         self._sum.hand_over()
         return self._loss
@@ -331,16 +331,16 @@ class _Accumulation:
         self, rows: Sequence[Row], norms: Sequence[float], weights: Sequence[float]
     ) -> bool:
         """Check the largest norm, once, against a pass over that group alone."""
-        most = max(range(len(rows)), key=norms.__getitem__)
-        norm = norms[most]
+        largest = max(range(len(rows)), key=norms.__getitem__)
+        norm = norms[largest]
         if self._of.checked or not norm:
             return True
-        self._learner.add([rows[most]], dict(self.frozen), UpdateSums())
-        alone = weights[most] * self._sum.norm()
+        self._learner.add([rows[largest]], dict(self.frozen), UpdateSums())
+        single = weights[largest] * self._sum.norm()
         self._sum.drop()
-        self._of.checked = abs(norm - alone) <= AGREEMENT[self._of.half] * alone
+        self._of.checked = abs(norm - single) <= AGREEMENT[self._of.half] * single
         if not self._of.checked:
-            log.info("forward passes of one group: in a batch, a norm of %g was %g", alone, norm)
+            log.info("forward passes of one group: in a batch, a norm of %g was %g", single, norm)
         return self._of.checked
 
 

@@ -40,7 +40,7 @@ class GroupGradients(Opened):
 
     def __init__(self, model: nn.Module, groups: Sequence[int]) -> None:
         self._model = model
-        self._places = {number: place for place, number in enumerate(groups)}
+        self._places = {number: index for index, number in enumerate(groups)}
         self._parts: dict[Tensor, Tensor] = {}
         self._rows = torch.empty(0, dtype=torch.int64)
 
@@ -59,15 +59,15 @@ class GroupGradients(Opened):
     @property
     def complete(self) -> bool:
         """Whether the groups' gradients add up to the model's gradient."""
-        off = scale = torch.zeros(())
+        error = scale = torch.zeros(())
         for weight in self._model.parameters():
             if weight.grad is None:
                 continue
             if weight not in self._parts:
                 return False
-            off = off + (self._parts[weight].sum(0) - weight.grad).square().sum()
+            error = error + (self._parts[weight].sum(0) - weight.grad).square().sum()
             scale = scale + weight.grad.square().sum()
-        return bool(off <= AGREEMENT**2 * scale)
+        return bool(error <= AGREEMENT**2 * scale)
 
     def norms(self) -> list[float]:
         squares = [part.flatten(1).square().sum(1) for part in self._parts.values()]
@@ -108,37 +108,37 @@ def _parts_of(module: nn.Module) -> Callable[..., dict[Tensor, Part]] | None:
     return _norm if type(module).__name__.endswith("RMSNorm") else None
 
 
-def _linear(module: nn.Linear, came_in: Tensor) -> dict[Tensor, Part]:
+def _linear(module: nn.Linear, inputs: Tensor) -> dict[Tensor, Part]:
     parts: dict[Tensor, Part] = {}
     if module.weight.requires_grad:
         parts[module.weight] = lambda gradient: torch.bmm(
-            gradient.flatten(1, -2).transpose(1, 2), came_in.flatten(1, -2)
+            gradient.flatten(1, -2).transpose(1, 2), inputs.flatten(1, -2)
         )
     if module.bias is not None and module.bias.requires_grad:
         parts[module.bias] = lambda gradient: gradient.flatten(1, -2).sum(1)
     return parts
 
 
-def _embedding(module: nn.Embedding, came_in: Tensor) -> dict[Tensor, Part]:
-    words, width = module.weight.shape
+def _embedding(module: nn.Embedding, inputs: Tensor) -> dict[Tensor, Part]:
+    vocab, width = module.weight.shape
 
     def part(gradient: Tensor) -> Tensor:
-        rows = len(came_in)
-        starts = torch.arange(rows, device=came_in.device)[:, None] * words
-        places = (came_in + starts).flatten()
-        zeros = gradient.new_zeros(rows * words, width)
-        return zeros.index_add(0, places, gradient.reshape(-1, width)).view(rows, words, width)
+        rows = len(inputs)
+        starts = torch.arange(rows, device=inputs.device)[:, None] * vocab
+        indices = (inputs + starts).flatten()
+        zeros = gradient.new_zeros(rows * vocab, width)
+        return zeros.index_add(0, indices, gradient.reshape(-1, width)).view(rows, vocab, width)
 
     return {module.weight: part} if module.weight.requires_grad else {}
 
 
-def _norm(module: Any, came_in: Tensor) -> dict[Tensor, Part]:
+def _norm(module: Any, inputs: Tensor) -> dict[Tensor, Part]:
     epsilon = float(getattr(module, "variance_epsilon", None) or getattr(module, "eps", None) or 0)
-    mean = came_in.float().square().mean(-1, keepdim=True)
-    normal = came_in * torch.rsqrt(mean + epsilon)
+    mean = inputs.float().square().mean(-1, keepdim=True)
+    normalized = inputs * torch.rsqrt(mean + epsilon)
 
     def part(gradient: Tensor) -> Tensor:
-        return (gradient * normal).flatten(1, -2).sum(1)
+        return (gradient * normalized).flatten(1, -2).sum(1)
 
     return {module.weight: part} if module.weight.requires_grad else {}
 
@@ -155,29 +155,29 @@ class GradientSum:
         self._kept: list[Tensor | None] = [None] * len(weights)
 
     def norm(self) -> float:
-        parts = local([weight.grad for weight in self._weights if weight.grad is not None])
-        if not parts:
+        gradients = local([weight.grad for weight in self._weights if weight.grad is not None])
+        if not gradients:
             return 0.0
-        norms = torch._foreach_norm(parts, dtype=torch.float32)
+        norms = torch._foreach_norm(gradients, dtype=torch.float32)
         return math.sqrt(float(self._total(torch.stack(norms).square().sum())))
 
     def keep(self, factor: float = 1.0) -> None:
         """Add ``factor`` times the current part to the sum."""
-        both = list[tuple[Tensor, Tensor]]()
+        pairs = list[tuple[Tensor, Tensor]]()
         for number, weight in enumerate(self._weights):
-            kept, part = self._kept[number], weight.grad
+            total, part = self._kept[number], weight.grad
             weight.grad = None
             if part is None:
                 continue
-            if kept is not None:
-                both.append((kept, part))
+            if total is not None:
+                pairs.append((total, part))
                 continue
             self._kept[number] = part if factor == 1.0 else part.mul_(factor)
-        if both:
-            kepts, parts = (local(each) for each in zip(*both, strict=True))
+        if pairs:
+            totals, parts = (local(each) for each in zip(*pairs, strict=True))
             if factor != 1.0:
                 torch._foreach_mul_(parts, factor)
-            torch._foreach_add_(kepts, parts)
+            torch._foreach_add_(totals, parts)
 
     def drop(self) -> None:
         for weight in self._weights:
@@ -185,6 +185,6 @@ class GradientSum:
 
     def hand_over(self) -> None:
         """Move the sum into ``grad``."""
-        for weight, kept in zip(self._weights, self._kept, strict=True):
-            weight.grad = kept
+        for weight, total in zip(self._weights, self._kept, strict=True):
+            weight.grad = total
         self._kept = [None] * len(self._weights)

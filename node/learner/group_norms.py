@@ -47,8 +47,8 @@ class GroupIds:
         keys, inverse = torch.unique(keys, return_inverse=True)
         owners = keys >> 32
         starts = [*accumulate(torch.bincount(owners).tolist(), initial=0)]
-        distinct = (keys % (1 << 32)).to(device)
-        return cls(distinct, owners.to(device), starts, inverse.flatten().to(device))
+        unique_ids = (keys % (1 << 32)).to(device)
+        return cls(unique_ids, owners.to(device), starts, inverse.flatten().to(device))
 
 
 @dataclass(eq=False, slots=True)
@@ -89,10 +89,10 @@ class Layout:
     def by_group(self, x: Tensor, most: int) -> list[Tensor]:
         """Split ``x [B, ..., D]`` into the groups' vectors ``[n, N, D]``, of up to ``most``."""
         if len(set(self.sizes)) == 1:
-            whole = x.reshape(len(self.sizes), -1, x.shape[-1])
-            return [whole] if most >= len(self.sizes) else [*torch.split(whole, most)]
-        each = len(x) // sum(self.sizes)
-        parts = torch.split(x, [each * size for size in self.sizes])
+            vectors = x.reshape(len(self.sizes), -1, x.shape[-1])
+            return [vectors] if most >= len(self.sizes) else [*torch.split(vectors, most)]
+        per_row = len(x) // sum(self.sizes)
+        parts = torch.split(x, [per_row * size for size in self.sizes])
         return [part.reshape(1, -1, x.shape[-1]) for part in parts]
 
     def scratch(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
@@ -181,8 +181,8 @@ class GroupNorms(Opened):
 
     def complete(self) -> bool:
         """Return whether the groups' gradients add up to the model's gradient."""
-        called = {id(module) for module in self._trains} <= self.layout.called
-        return called and self.layout.all_measured and self.layout.used <= self.layout.measured
+        all_called = {id(module) for module in self._trains} <= self.layout.called
+        return all_called and self.layout.all_measured and self.layout.used <= self.layout.measured
 
     def norms(self) -> list[float]:
         """Return the norm of each group's gradient, in the order of their rows."""
@@ -190,18 +190,18 @@ class GroupNorms(Opened):
         return norms
 
     def _forward(
-        self, module: nn.Module, forward: Callable[..., Any], *given: Any, **named: Any
+        self, module: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> Any:
         layout = self._layout
         if layout is None or not torch.is_grad_enabled():
-            return forward(*given, **named)
+            return forward(*args, **kwargs)
         # Sharded weights are others here than between passes.
         layout.called.add(id(module))
         layout.used.update(map(id, _trained(module)))
-        if not given or not isinstance(given[0], Tensor):
+        if not args or not isinstance(args[0], Tensor):
             layout.all_measured = False
-            return forward(*given, **named)
-        x = given[0]
+            return forward(*args, **kwargs)
+        x = args[0]
         fits = layout.piece is not None or len(x) % sum(layout.sizes) == 0
         if type(module) in LINEAR and fits:
             tied, by_onednn = id(module) in self._tied, LINEAR[type(module)]
@@ -210,7 +210,7 @@ class GroupNorms(Opened):
             normal = F.rms_norm(x, x.shape[-1:], None, module.variance_epsilon)
             return normal * _Spread.apply(module.weight, len(x), x.dim(), layout)  # type: ignore[no-untyped-call]
         with _OwnWeights(layout, module, id(module) in self._tied, x.shape):
-            return forward(*given, **named)
+            return forward(*args, **kwargs)
 
 
 WEIGHT_AT = {"linear": 1, "addmm": 2, "embedding": 1, "layer_norm": -1, "rms_norm": -1}
@@ -232,28 +232,28 @@ class _OwnWeights(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        kwargs, name, own = kwargs or {}, getattr(func, "__name__", ""), self._own
-        used = [each for each in (*args, *kwargs.values()) if id(each) in own]
-        if name == "__get__" or not used:
+        kwargs, name, own_ids = kwargs or {}, getattr(func, "__name__", ""), self._own
+        weights = [each for each in (*args, *kwargs.values()) if id(each) in own_ids]
+        if name == "__get__" or not weights:
             return func(*args, **kwargs)
         rows = self._rows if name != "embedding" or self._rows > 1 else 0
         if self._layout.piece or rows % sum(self._layout.sizes) == 0:
             weight = kwargs.get("weight", args[WEIGHT_AT.get(name, 0)])
-            if name in WEIGHT_AT and id(weight) in own:
+            if name in WEIGHT_AT and id(weight) in own_ids:
                 return getattr(self, f"_use_{name}")(*args, **kwargs)
-            if self._is_norm and all(each.dim() == 1 for each in used):
-                return func(*(self._spread(x) if id(x) in own else x for x in args), **kwargs)
+            if self._is_norm and all(each.dim() == 1 for each in weights):
+                return func(*(self._spread(x) if id(x) in own_ids else x for x in args), **kwargs)
         self._layout.all_measured = False
         return func(*args, **kwargs)
 
     def _use_linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        found: Tensor = _Linear.apply(x, weight, bias, self._layout, self._tied, False)  # type: ignore[no-untyped-call]
-        return found
+        value: Tensor = _Linear.apply(x, weight, bias, self._layout, self._tied, False)  # type: ignore[no-untyped-call]
+        return value
 
     def _use_addmm(self, bias: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-        found: Tensor = _Flipped.apply(x, weight, self._layout)  # type: ignore[no-untyped-call]
+        value: Tensor = _Flipped.apply(x, weight, self._layout)  # type: ignore[no-untyped-call]
         self._rows, self._dims = len(x), x.dim()  # tokens of all rows
-        return found + self._spread(bias)
+        return value + self._spread(bias)
 
     def _use_embedding(
         self, ids: Tensor, weight: Tensor, padding_idx: int | None = None, **settings: Any
@@ -267,21 +267,21 @@ class _OwnWeights(TorchFunctionMode):
         else:  # positions, which may be the same for all rows
             ids = ids.expand(sum(layout.sizes), *ids.shape[1:]) if len(ids) == 1 else ids
             group_ids = GroupIds.of(ids, layout.sizes, device)
-        found: Tensor = _Embedding.apply(ids, weight, padding_idx, layout, group_ids)  # type: ignore[no-untyped-call]
-        return found
+        value: Tensor = _Embedding.apply(ids, weight, padding_idx, layout, group_ids)  # type: ignore[no-untyped-call]
+        return value
 
     def _use_layer_norm(
         self, x: Tensor, shape: Any, *, weight: Tensor, bias: Tensor | None, eps: float
     ) -> Tensor:
-        normal = F.layer_norm(x, shape, None, None, eps) * self._spread(weight)
-        return normal if bias is None else normal + self._spread(bias)
+        output = F.layer_norm(x, shape, None, None, eps) * self._spread(weight)
+        return output if bias is None else output + self._spread(bias)
 
     def _use_rms_norm(self, x: Tensor, shape: Any, *, weight: Tensor, eps: float | None) -> Tensor:
         return F.rms_norm(x, shape, None, eps) * self._spread(weight)
 
     def _spread(self, weight: Tensor) -> Tensor:
-        found: Tensor = _Spread.apply(weight, self._rows, self._dims, self._layout)  # type: ignore[no-untyped-call]
-        return found
+        value: Tensor = _Spread.apply(weight, self._rows, self._dims, self._layout)  # type: ignore[no-untyped-call]
+        return value
 
 
 class _Linear(torch.autograd.Function):
@@ -305,23 +305,23 @@ class _Linear(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        layout, piece, name, bias, tied, by_onednn = ctx.rest
-        times = matmul if by_onednn else torch.matmul
-        back = times(gradient, weight) if ctx.needs_input_grad[0] else None
-        product = total = None
+        layout, piece, weight_id, bias_id, tied, by_onednn = ctx.rest
+        multiply = matmul if by_onednn else torch.matmul
+        grad_x = multiply(gradient, weight) if ctx.needs_input_grad[0] else None
+        grad_w = grad_b = None
         if ctx.needs_input_grad[1]:
             if piece is None:
-                product = _products(layout, name, gradient, x, tied=tied, by_onednn=by_onednn)
+                grad_w = _products(layout, weight_id, gradient, x, tied=tied, by_onednn=by_onednn)
             else:
-                part = times(gradient.flatten(0, -2).t(), x.flatten(0, -2))
-                product = _pieced(layout, piece, name, part, tied=tied)
+                part = multiply(gradient.flatten(0, -2).t(), x.flatten(0, -2))
+                grad_w = _pieced(layout, piece, weight_id, part, tied=tied)
         if ctx.needs_input_grad[2]:
             if piece is None:
-                total = _sums(layout, bias, gradient)
+                grad_b = _sums(layout, bias_id, gradient)
             else:
                 part = gradient.flatten(0, -2).sum(0)
-                total = _pieced(layout, piece, bias, part, tied=False)
-        return back, product, total, None, None, None
+                grad_b = _pieced(layout, piece, bias_id, part, tied=False)
+        return grad_x, grad_w, grad_b, None, None, None
 
 
 class _Flipped(torch.autograd.Function):
@@ -337,14 +337,14 @@ class _Flipped(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        layout, name = ctx.rest
-        back = gradient @ weight.t() if ctx.needs_input_grad[0] else None
-        return back, _products(layout, name, x, gradient), None
+        layout, weight_id = ctx.rest
+        grad_x = gradient @ weight.t() if ctx.needs_input_grad[0] else None
+        return grad_x, _products(layout, weight_id, x, gradient), None
 
 
 def _products(
     layout: Layout,
-    name: int,
+    param_id: int,
     left: Tensor,
     right: Tensor,
     *,
@@ -352,12 +352,12 @@ def _products(
     by_onednn: bool = False,
 ) -> Tensor:
     """Return the sum over tokens of ``left right^T``, and measure each group's part."""
-    layout.note_measured(name)
+    layout.note_measured(param_id)
     size = left.shape[-1] * right.shape[-1] * left.element_size()
     on_cpu = left.device.type == "cpu"
-    most = 1 if by_onednn else max(1, (CPU_BYTES if on_cpu else GPU_BYTES) // size)
+    limit = 1 if by_onednn else max(1, (CPU_BYTES if on_cpu else GPU_BYTES) // size)
     total, begin = None, 0
-    for pair in zip(layout.by_group(left, most), layout.by_group(right, most), strict=True):
+    for pair in zip(layout.by_group(left, limit), layout.by_group(right, limit), strict=True):
         if by_onednn and len(pair[0]) == 1:
             parts = matmul(pair[0][0].t(), pair[1][0])[None]
         else:
@@ -366,20 +366,20 @@ def _products(
             out = layout.scratch(shape, left) if begin else None
             parts = torch.bmm(pair[0].mT, pair[1], out=out)
         # A norm in the parts' own type sums in float32 too, and is six times as fast in bfloat16.
-        rows = on_cpu and parts.dtype == torch.bfloat16
-        layout.measure(torch.linalg.vector_norm(parts, dim=-1) if rows else parts, begin)
+        by_rows = on_cpu and parts.dtype == torch.bfloat16
+        layout.measure(torch.linalg.vector_norm(parts, dim=-1) if by_rows else parts, begin)
         if tied:
-            layout.keep_tied(name, parts, begin)
-        added = parts[0] if len(parts) == 1 else parts.sum(0)
-        total = added if total is None else total.add_(added)
+            layout.keep_tied(param_id, parts, begin)
+        subtotal = parts[0] if len(parts) == 1 else parts.sum(0)
+        total = subtotal if total is None else total.add_(subtotal)
         begin += len(parts)
     assert total is not None
     return total
 
 
-def _sums(layout: Layout, name: int, x: Tensor) -> Tensor:
+def _sums(layout: Layout, param_id: int, x: Tensor) -> Tensor:
     """Return the sum over tokens of ``x [B, ..., D]``, and measure each group's part."""
-    layout.note_measured(name)
+    layout.note_measured(param_id)
     stacks = layout.by_group(x, len(layout.sizes))
     sums = [each.squeeze(1) if each.shape[1] == 1 else each.sum(1) for each in stacks]
     parts = sums[0] if len(sums) == 1 else torch.cat(sums)
@@ -388,19 +388,19 @@ def _sums(layout: Layout, name: int, x: Tensor) -> Tensor:
 
 
 def _pieced(
-    layout: Layout, piece: tuple[int, bool], name: int, part: Tensor, *, tied: bool
+    layout: Layout, piece: tuple[int, bool], param_id: int, part: Tensor, *, tied: bool
 ) -> Tensor | None:
     """Return a group's part of a gradient when the last piece is there, and measure it."""
     group, last = piece
-    earlier = layout.begun.pop(name, None)
+    earlier = layout.begun.pop(param_id, None)
     part = part if earlier is None else earlier.add_(part)
     if not last:
-        layout.begun[name] = part
+        layout.begun[param_id] = part
         return None
-    layout.measured.add(name)
+    layout.measured.add(param_id)
     layout.measure(part[None], group)
     if tied:
-        layout.keep_tied(name, part[None], group)
+        layout.keep_tied(param_id, part[None], group)
     return part
 
 
@@ -417,19 +417,19 @@ class _Embedding(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        layout, name, padding, shape, read = ctx.rest
-        rows = gradient.new_zeros(len(read.ids), shape[1], dtype=torch.float32)
-        rows.index_add_(0, read.inverse, gradient.reshape(-1, shape[1]).float())
+        layout, param_id, padding, shape, group_ids = ctx.rest
+        rows = gradient.new_zeros(len(group_ids.ids), shape[1], dtype=torch.float32)
+        rows.index_add_(0, group_ids.inverse, gradient.reshape(-1, shape[1]).float())
         if padding is not None:
-            rows.masked_fill_((read.ids == padding)[:, None], 0.0)
+            rows.masked_fill_((group_ids.ids == padding)[:, None], 0.0)
         products = rows
-        if (other := layout.tied.pop(name, None)) is None:
-            layout.note_measured(name)
+        if (tied_rows := layout.tied.pop(param_id, None)) is None:
+            layout.note_measured(param_id)
         else:
-            products = torch.add(rows, other.float(), alpha=2.0)
-        layout.squares.index_add_(0, read.owners, (rows * products).sum(1))
-        whole = gradient.new_zeros(shape).index_add_(0, read.ids, rows.to(gradient.dtype))
-        return None, whole, None, None, None
+            products = torch.add(rows, tied_rows.float(), alpha=2.0)
+        layout.squares.index_add_(0, group_ids.owners, (rows * products).sum(1))
+        grad_w = gradient.new_zeros(shape).index_add_(0, group_ids.ids, rows.to(gradient.dtype))
+        return None, grad_w, None, None, None
 
 
 class _Spread(torch.autograd.Function):
@@ -443,5 +443,5 @@ class _Spread(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        layout, name = ctx.rest
-        return _sums(layout, name, gradient), None, None, None
+        layout, param_id = ctx.rest
+        return _sums(layout, param_id, gradient), None, None, None

@@ -124,9 +124,9 @@ class Learner:
     ) -> None:
         self._policy = policy
         self._config = config
-        corrected = CORRECTIONS.open(correction, correction_options)
-        self._reads = corrected.reads
-        self._weighting = Weighting(config, corrected, decoupled=decoupled, floor=floor)
+        corrector = CORRECTIONS.open(correction, correction_options)
+        self._reads = corrector.reads
+        self._weighting = Weighting(config, corrector, decoupled=decoupled, floor=floor)
         clip = Clip(config.clip_low, config.clip_high)
         self._loss: Loss = LOSSES.open(config.loss, config.loss_options, clip)
         self._advantage = ADVANTAGES.open(config.advantage, config.advantage_options)
@@ -135,10 +135,10 @@ class Learner:
         self._span = Span(policy.version, config.epochs)
         self._peer_ratio, self._gain = peer_ratio, LocalGain()
         self._budget = TokenBudget(config.micro_batch_tokens)
-        checkpointed = config.gradient_checkpointing and GradientCheckpointing(policy.model)
-        self._forward = checkpointed.forward if checkpointed else nullcontext
+        checkpointing = config.gradient_checkpointing and GradientCheckpointing(policy.model)
+        self._forward = checkpointing.forward if checkpointing else nullcontext
         self.gradient = BoundedGradient(
-            policy.model, self, self._share.sum, by_use=corrected.by_use
+            policy.model, self, self._share.sum, by_use=corrector.by_use
         )
         # Last, because after a forward pass an FSDP model shows other weights.
         self.sharing = RowCost.of(policy.model)
@@ -158,8 +158,8 @@ class Learner:
         check_versions(groups, self._policy.version)
         rows = self.rows(groups)
         if not rows:
-            useless = (0.0,) * sum(not group.local for group in groups)
-            return UpdateStats(lr=self.optimizer.lr, useful=useless)
+            zeros = (0.0,) * sum(not group.local for group in groups)
+            return UpdateStats(lr=self.optimizer.lr, useful=zeros)
         try:
             return self._steps(groups, rows, newest)
         finally:
@@ -168,40 +168,40 @@ class Learner:
     def _steps(
         self, groups: Sequence[TrainingGroup], rows: Sequence[Row], newest: Newest
     ) -> UpdateStats:
-        tally, frozen, halved = UpdateSums(), dict[int, Tensor](), self._budget.halved
-        lr, made, refused = self.optimizer.lr, 0, 0
-        gap: float | None = None
+        tally, frozen, halvings = UpdateSums(), dict[int, Tensor](), self._budget.halved
+        lr, num_steps, num_refused = self.optimizer.lr, 0, 0
+        mismatch: float | None = None
         useful = sum(informative(group.rewards) for group in groups)
         steps = steps_of(rows, useful, self._config.groups_per_step)
         self._span = Span(self._policy.version, self._config.epochs * len(steps))
         self._weighting = replace(self._weighting, bound=PeerBound.of(self._peer_ratio, self._gain))
-        first: list[StepFigures] = []
+        figures: list[StepFigures] = []
         for number, step in enumerate(self._config.epochs * steps):
             total, influence = self.gradient.add(step.rows, frozen, tally, step.groups)
             loss, norm = torch.stack([total, self.optimizer.clip().to(total)]).tolist()
             if number < len(steps):
-                first.append(StepFigures(step.weight, loss, norm, influence))
+                figures.append(StepFigures(step.weight, loss, norm, influence))
             if not (math.isfinite(loss) and math.isfinite(norm)):
-                refused += 1
+                num_refused += 1
                 log.error("step skipped: loss %s, gradient norm %s; weights unchanged", loss, norm)
                 break
             if not norm:
                 continue  # a step would follow the momentum of earlier ones
-            if not made:
-                gap = self._gap_beside(step.rows, newest)
+            if not num_steps:
+                mismatch = self._gap_beside(step.rows, newest)
             lr = self._step()
-            made += 1
+            num_steps += 1
         self._gain.add(*tally.gained())
-        used = usefulness(rows, tally.plausible())
+        by_group = usefulness(rows, tally.plausible())
         return replace(
-            with_figures(tally.stats(gap), first),
+            with_figures(tally.stats(mismatch), figures),
             groups_informative=useful,
-            useful=tuple(used.get(n, 0.0) for n, g in enumerate(groups) if not g.local),
+            useful=tuple(by_group.get(n, 0.0) for n, g in enumerate(groups) if not g.local),
             entropies=by_local_group(tally.entropies(), groups, rows),
             lr=lr,
-            skipped=made == 0,
-            refused=refused,
-            halved=self._budget.halved - halved,
+            skipped=num_steps == 0,
+            refused=num_refused,
+            halved=self._budget.halved - halvings,
         )
 
     def _step(self) -> float:
@@ -223,8 +223,8 @@ class Learner:
         if any(tells(row, policy.version) for row in rows):
             return None
         groups = self._share.gather(newest())[0]
-        beside = newest_rows(groups, policy, self._config.max_completion_tokens)
-        return logprob_mismatch(policy, beside, self._scores, self._budget.tokens)
+        extra_rows = newest_rows(groups, policy, self._config.max_completion_tokens)
+        return logprob_mismatch(policy, extra_rows, self._scores, self._budget.tokens)
 
     def rows(self, groups: Sequence[TrainingGroup]) -> list[Row]:
         """Return an update's rows: one per group that has anything to learn from."""
@@ -240,9 +240,9 @@ class Learner:
     def batches(self, rows: Sequence[Row]) -> tuple[MicroBatch, ...]:
         """Return each completion once, sharing its prompt if that costs less."""
         sharing, budget, policy = self.sharing, self._budget.tokens, self._policy
-        held = [held_tokens([row], sharing.mask_weight) for row in rows]
-        room = self._share.room(self._budget, held)
-        parts = self._share.rows([part for row in rows for part in sharing.rows(row, room)])
+        sizes = [held_tokens([row], sharing.mask_weight) for row in rows]
+        max_size = self._share.room(self._budget, sizes)
+        parts = self._share.rows([part for row in rows for part in sharing.rows(row, max_size)])
         limits = (sharing.mask_weight, sharing.padding)
         return tuple(micro_batches(parts, budget, policy.pad_id, policy.device, *limits))
 
@@ -272,15 +272,15 @@ class Learner:
         It starts again when memory runs out.
         """
         while True:
-            done, batches = Pass(dict(frozen), factors, apart), self.batches(rows)
-            idle = max(self._share.gather(len(batches))) - len(batches)
+            result, batches = Pass(dict(frozen), factors, apart), self.batches(rows)
+            num_idle = max(self._share.gather(len(batches))) - len(batches)
             for batch in batches:
-                if ran_out(partial(self.backward, batch, done)):
+                if ran_out(partial(self.backward, batch, result)):
                     break
             else:
-                for _ in range(idle):
+                for _ in range(num_idle):
                     self._idle()
-                return self._collect(done, frozen, tally)
+                return self._collect(result, frozen, tally)
             self.optimizer.discard()
             if apart:
                 apart.clear()
@@ -296,21 +296,21 @@ class Learner:
         norms: GroupNorms,
     ) -> Measured | None:
         """Do the same in one micro-batch; if memory runs out, lower the budget, return None."""
-        done, mine = Pass(dict(frozen), factors, norms=norms), self._share.whole(rows)[0]
-        complete, found = True, dict[int, float]()
-        if mine:
-            batch = micro_batch(self._whole_parts(mine), self._policy.pad_id, self._policy.device)
-            if ran_out(partial(self.backward, batch, done)):
+        result, share = Pass(dict(frozen), factors, norms=norms), self._share.whole(rows)[0]
+        complete, local = True, dict[int, float]()
+        if share:
+            batch = micro_batch(self._whole_parts(share), self._policy.pad_id, self._policy.device)
+            if ran_out(partial(self.backward, batch, result)):
                 self.optimizer.discard()
                 self._share.cut(self._budget, batch)
                 return None
-            found = dict(zip([row.group for row in mine], norms.norms(), strict=True))
+            local = dict(zip([row.group for row in share], norms.norms(), strict=True))
             complete = norms.complete()
         else:
             self._idle()
-        loss, shown = self._collect(done, frozen, tally), self._share.gather((found, complete))
-        by_group = {group: norm for each, _ in shown for group, norm in each.items()}
-        return Measured(loss, by_group, all(whole for _, whole in shown))
+        loss, reports = self._collect(result, frozen, tally), self._share.gather((local, complete))
+        by_group = {group: norm for each, _ in reports for group, norm in each.items()}
+        return Measured(loss, by_group, all(is_complete for _, is_complete in reports))
 
     def rows_in_batch(self, rows: Sequence[Row]) -> int:
         """Return how many rows, from the first on, one micro-batch can hold; at least 1.
@@ -337,14 +337,14 @@ class Learner:
             return False
         return not self._scores.in_parts(sum(row.length for row in rows))
 
-    def _collect(self, done: Pass, frozen: dict[int, Tensor], tally: UpdateSums) -> Tensor:
+    def _collect(self, result: Pass, frozen: dict[int, Tensor], tally: UpdateSums) -> Tensor:
         """Add what a pass of all processes shows; return its loss."""
         if self._config.epochs > 1:  # another process may read a completion the next time
-            new = {number: line for number, line in done.frozen.items() if number not in frozen}
-            for each in self._share.gather(new):
-                frozen.update({n: line.to(self._policy.device) for n, line in each.items()})
-        tally.add(self._share.tally(done.tally))
-        losses = done.losses or [torch.zeros((), device=self._policy.device)]
+            new = {number: line for number, line in result.frozen.items() if number not in frozen}
+            for entries in self._share.gather(new):
+                frozen.update({n: line.to(self._policy.device) for n, line in entries.items()})
+        tally.add(self._share.tally(result.tally))
+        losses = result.losses or [torch.zeros((), device=self._policy.device)]
         return self._share.sum(torch.stack(losses).sum())
 
     def _idle(self) -> None:
@@ -363,9 +363,9 @@ class Learner:
         if done.norms:
             done.norms.reads(batch)
         with self._forward():
-            first = batch.numbers[0] not in done.frozen
+            is_first = batch.numbers[0] not in done.frozen
             whole = done.apart is not None
-            cur, entropies = self._scores(batch, entropies=first, whole=whole, norms=done.norms)
+            cur, entropies = self._scores(batch, entropies=is_first, whole=whole, norms=done.norms)
         if entropies is None:
             lines = [done.frozen[number][: cur.shape[1]] for number in batch.numbers]
             prox, entropies = pad_sequence(lines, batch_first=True).unbind(-1)
@@ -374,10 +374,10 @@ class Learner:
             prox = self._weighting.prox(cur.detach(), batch, self._span)
             done.tally.add_unlikely(self._weighting.unlikely(prox, batch))
             if self._config.epochs > 1:
-                both = torch.stack([prox, entropies], -1)
-                done.frozen.update(zip(batch.numbers, both, strict=True))
+                stacked = torch.stack([prox, entropies], -1)
+                done.frozen.update(zip(batch.numbers, stacked, strict=True))
         reached = self._weighting.bound.reached(prox, batch)
-        if first:
+        if is_first:
             done.tally.add_reference(reached, prox, batch)
         done.tally.add_plausible(plausibility(prox, entropies), batch)
         if done.factors:

@@ -68,15 +68,15 @@ class VocabularyHead:
         return cast(Tensor, output.logits[0])
 
     def _read(self, ids: Tensor, inputs: Mapping[str, Any], kept: int) -> tuple[Tensor, Tensor]:
-        said: list[Any] = []
-        handle = self._base.register_forward_hook(lambda *given: said.append(given[2]))
+        outputs: list[Any] = []
+        handle = self._base.register_forward_hook(lambda *args: outputs.append(args[2]))
         try:
             output = self._model(input_ids=ids, use_cache=False, logits_to_keep=kept, **inputs)
         finally:
             handle.remove()
-        (once,) = said
-        self._output = type(once)
-        return once.last_hidden_state, output.logits
+        (base_out,) = outputs
+        self._output = type(base_out)
+        return base_out.last_hidden_state, output.logits
 
     @contextmanager
     def _saying(self, output: ModelOutput) -> Iterator[None]:
@@ -92,19 +92,19 @@ class VocabularyHead:
         ids = torch.arange(PROBE, device=self._model.device)[None] % self.words
         try:
             hidden, expected = self._read(ids, {}, PROBE)
-            found = self.logits(hidden[0])
+            logits = self.logits(hidden[0])
         except (AttributeError, TypeError, ValueError, IndexError, RuntimeError) as error:
             if of_memory(error):
                 raise  # not a property of the model, and other ranks would wait
             return f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
         expected = expected[0]
-        if found.shape != expected.shape:
-            return f"shapes {tuple(found.shape)} and {tuple(expected.shape)}"
-        apart = torch.where(found == expected, 0.0, (found - expected).float())
-        gap = float(apart.abs().max())
+        if logits.shape != expected.shape:
+            return f"shapes {tuple(logits.shape)} and {tuple(expected.shape)}"
+        diff = torch.where(logits == expected, 0.0, (logits - expected).float())
+        max_diff = float(diff.abs().max())
         finite = torch.where(expected.isfinite(), expected, 0.0).float()
-        most = ROUNDING[expected.dtype] * max(1.0, float(finite.abs().max()))
-        return None if gap <= most else f"they differ by {gap:.2g}"
+        tolerance = ROUNDING[expected.dtype] * max(1.0, float(finite.abs().max()))
+        return None if max_diff <= tolerance else f"they differ by {max_diff:.2g}"
 
 
 CHUNK_BYTES = 32 << 20  # Float32 logits computed at a time; peak memory is about four times that.
@@ -138,8 +138,8 @@ class Targets:
     def within(self, begin: int, end: int) -> tuple[slice, Tensor, Tensor]:
         """Return targets of positions ``begin`` to ``end``: slice, relative places, ids."""
         first, last = np.searchsorted(self.host, (begin, end))
-        which = slice(first, last)
-        return which, self.places[which] - begin, self.ids[which]
+        span = slice(first, last)
+        return span, self.places[span] - begin, self.ids[span]
 
 
 def chunked_logprobs(
@@ -155,9 +155,9 @@ def chunked_logprobs(
     the head's weights directly: ``torch.autograd.grad`` does not see them. ``norms`` measures each
     group's gradient there.
     """
-    found: tuple[Tensor, Tensor]
-    found = _Chunked.apply(hidden, targets, head, temperature, norms)  # type: ignore[no-untyped-call]
-    return found
+    value: tuple[Tensor, Tensor]
+    value = _Chunked.apply(hidden, targets, head, temperature, norms)  # type: ignore[no-untyped-call]
+    return value
 
 
 class _Chunked(torch.autograd.Function):
@@ -174,12 +174,12 @@ class _Chunked(torch.autograd.Function):
         ctx.rest = targets, head, temperature, norms
         logprobs = hidden.new_empty(len(targets.ids), dtype=torch.float32)
         entropies = hidden.new_empty(len(hidden), dtype=torch.float32)
-        for begin, part, _ in _parts(hidden, head, norms):
-            which, places, ids = targets.within(begin, begin + len(part))
-            distribution = _tempered(head.logits(part), temperature).log_softmax(-1)
-            logprobs[which] = distribution[places, ids]
-            terms = distribution.exp().mul_(distribution.clamp_(min=LOWEST))
-            entropies[begin : begin + len(part)] = -terms.sum(-1)
+        for begin, chunk, _ in _parts(hidden, head, norms):
+            span, positions, ids = targets.within(begin, begin + len(chunk))
+            all_logprobs = _tempered(head.logits(chunk), temperature).log_softmax(-1)
+            logprobs[span] = all_logprobs[positions, ids]
+            terms = all_logprobs.exp().mul_(all_logprobs.clamp_(min=LOWEST))
+            entropies[begin : begin + len(chunk)] = -terms.sum(-1)
         ctx.mark_non_differentiable(entropies)
         return logprobs, entropies
 
@@ -188,26 +188,26 @@ class _Chunked(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         (hidden,) = ctx.saved_tensors
         targets, head, temperature, norms = ctx.rest
-        back = torch.empty_like(hidden)
-        for begin, part, measured in _parts(hidden, head, norms):
-            which, places, ids = targets.within(begin, begin + len(part))
-            with torch.enable_grad(), measured:
-                read = part.detach().requires_grad_()
-                logits = head.logits(read)
-            slope = _slope(logits.detach(), places, ids, gradient[which], temperature)
-            torch.autograd.backward(logits, slope)
-            assert read.grad is not None
-            back[begin : begin + len(part)] = read.grad
-        return back, None, None, None, None
+        grad_input = torch.empty_like(hidden)
+        for begin, chunk, context in _parts(hidden, head, norms):
+            span, positions, ids = targets.within(begin, begin + len(chunk))
+            with torch.enable_grad(), context:
+                leaf = chunk.detach().requires_grad_()
+                logits = head.logits(leaf)
+            grad_logits = _slope(logits.detach(), positions, ids, gradient[span], temperature)
+            torch.autograd.backward(logits, grad_logits)
+            assert leaf.grad is not None
+            grad_input[begin : begin + len(chunk)] = leaf.grad
+        return grad_input, None, None, None, None
 
 
 def _slope(
-    logits: Tensor, places: Tensor, ids: Tensor, gradient: Tensor, temperature: float
+    logits: Tensor, positions: Tensor, ids: Tensor, gradient: Tensor, temperature: float
 ) -> Tensor:
-    total = gradient.new_zeros(len(logits)).index_add_(0, places, gradient)
-    slope = _tempered(logits, temperature).softmax(-1).mul_(-total[:, None])
-    slope.flatten().scatter_add_(0, places * logits.shape[-1] + ids, gradient)
-    return (slope if temperature == 1.0 else slope.div_(temperature)).to(logits.dtype)
+    total = gradient.new_zeros(len(logits)).index_add_(0, positions, gradient)
+    grad_logits = _tempered(logits, temperature).softmax(-1).mul_(-total[:, None])
+    grad_logits.flatten().scatter_add_(0, positions * logits.shape[-1] + ids, gradient)
+    return (grad_logits if temperature == 1.0 else grad_logits.div_(temperature)).to(logits.dtype)
 
 
 def _tempered(logits: Tensor, temperature: float) -> Tensor:
@@ -225,8 +225,8 @@ def _parts(
         begin, end = end, end + count
         for first in range(begin, end, size):
             last = min(end, first + size)
-            measured = norms.piece(group, last=last == end) if norms else nullcontext()
-            yield first, hidden[first:last], measured
+            context = norms.piece(group, last=last == end) if norms else nullcontext()
+            yield first, hidden[first:last], context
 
 
 ALIGNED = 8  # elements
@@ -274,11 +274,11 @@ class TokenScores:
         ``whole`` disables chunks, as hooks need; ``norms`` measures the groups' gradients.
         """
         if self._head and not whole and self._large(len(batch.input_ids) * batch.kept):
-            logprobs, spread = self._chunked(batch, self._head, norms)
-            return TokenLogprobs(logprobs, spread if entropies else None)
-        distribution = distributions(self._model, batch, self._temperature, self._cache)
-        logprobs = token_logprobs(distribution, batch)
-        return TokenLogprobs(logprobs, token_entropies(distribution, batch) if entropies else None)
+            logprobs, entropy = self._chunked(batch, self._head, norms)
+            return TokenLogprobs(logprobs, entropy if entropies else None)
+        all_logprobs = distributions(self._model, batch, self._temperature, self._cache)
+        logprobs = token_logprobs(all_logprobs, batch)
+        return TokenLogprobs(logprobs, token_entropies(all_logprobs, batch) if entropies else None)
 
     def _large(self, tokens: int) -> bool:
         return 4 * self._words * tokens > whole_bytes(self._model.device.type)
@@ -286,19 +286,19 @@ class TokenScores:
     def _chunked(
         self, batch: MicroBatch, head: VocabularyHead, norms: GroupNorms | None
     ) -> tuple[Tensor, Tensor]:
-        placed = _placed(self._model, batch, self._cache)
-        hidden = head.hidden(batch.input_ids, placed)[:, -batch.kept :]
-        places, ids = (each.flatten()[batch.trained] for each in (batch.source, batch.targets))
+        kwargs = _placed(self._model, batch, self._cache)
+        hidden = head.hidden(batch.input_ids, kwargs)[:, -batch.kept :]
+        positions, ids = (each.flatten()[batch.trained] for each in (batch.source, batch.targets))
         logprobs, entropies = chunked_logprobs(
             hidden.flatten(0, 1).index_select(0, batch.scored),
-            Targets(places, ids, batch.host_sources),
+            Targets(positions, ids, batch.host_sources),
             head,
             self._temperature,
             norms,
         )
-        lines = torch.zeros(batch.mask.numel(), device=hidden.device)
-        lines = lines.index_copy(0, batch.trained, logprobs).view_as(batch.mask)
-        return lines, entropies[batch.source]
+        padded = torch.zeros(batch.mask.numel(), device=hidden.device)
+        padded = padded.index_copy(0, batch.trained, logprobs).view_as(batch.mask)
+        return padded, entropies[batch.source]
 
 
 def distributions(
@@ -309,8 +309,8 @@ def distributions(
     Right padding needs no mask: tokens of a causal model do not see later ones. ``cache`` is for
     models that :func:`node.learner.micro_batching.takes_no_cache`.
     """
-    placed = _placed(model, batch, cache)
-    output = model(input_ids=batch.input_ids, use_cache=False, logits_to_keep=batch.kept, **placed)
+    kwargs = _placed(model, batch, cache)
+    output = model(input_ids=batch.input_ids, use_cache=False, logits_to_keep=batch.kept, **kwargs)
     # Some models ignore logits_to_keep.
     logits: Tensor = output.logits[:, -batch.kept :].flatten(0, 1)
     return _tempered(logits.index_select(0, batch.scored), temperature).log_softmax(-1)
@@ -319,8 +319,8 @@ def distributions(
 def token_logprobs(distribution: Tensor, batch: MicroBatch) -> Tensor:
     """Return tokens' log-probs, float32 ``[C, T]``, from :func:`distributions`."""
     # With gather, gradients of tokens that share a source add up in a fixed order.
-    flat = batch.source * distribution.shape[-1] + batch.targets
-    return distribution.flatten().gather(0, flat.flatten()).view_as(flat)
+    indices = batch.source * distribution.shape[-1] + batch.targets
+    return distribution.flatten().gather(0, indices.flatten()).view_as(indices)
 
 
 @torch.no_grad()
@@ -350,6 +350,6 @@ def _placed(model: PreTrainedModel, batch: MicroBatch, cache: NoCache | None) ->
         return {"attention_mask": bias, "position_ids": batch.position_ids}
     if batch.unpacking is not None:
         UnpackedAttention.install()  # again, in case that a library has replaced it
-        placed = {"position_ids": batch.position_ids, "unpacking": batch.unpacking}
-        return placed | {"past_key_values": NoCache()}
+        kwargs = {"position_ids": batch.position_ids, "unpacking": batch.unpacking}
+        return kwargs | {"past_key_values": NoCache()}
     return {} if cache is None else {"past_key_values": cache}

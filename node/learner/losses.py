@@ -108,8 +108,8 @@ def clipped_sum(terms: Terms, clip: Clip) -> Tensor:
     """Return PPO's ``sum s m w max(-A u, -A clip(u))`` (arXiv:1707.06347), a scalar."""
     # Mask before exp: the gradient of an unused infinity is NaN.
     ratio = bounded(masked(terms.cur - terms.prox, terms.mask)).exp()
-    tokens = terms.weights * pessimistic(ratio, terms.advantages[:, None], clip)
-    return (masked(tokens, terms.mask).sum(-1) * terms.shares).sum()
+    losses = terms.weights * pessimistic(ratio, terms.advantages[:, None], clip)
+    return (masked(losses, terms.mask).sum(-1) * terms.shares).sum()
 
 
 def pessimistic(ratio: Tensor, advantages: Tensor, clip: Clip) -> Tensor:
@@ -155,8 +155,8 @@ class Gspo(Loss):
     def __call__(self, terms: Terms) -> Tensor:
         log_ratio, _ = self.per_term(terms.cur - terms.prox, terms.mask)
         weight, _ = self.per_term(terms.weights, terms.mask)
-        rows = pessimistic(bounded(log_ratio).exp(), terms.advantages, self.clip)
-        return (terms.shares * weight * rows).sum()
+        losses = pessimistic(bounded(log_ratio).exp(), terms.advantages, self.clip)
+        return (terms.shares * weight * losses).sum()
 
     def per_term(self, values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         length = mask.sum(-1)
@@ -174,8 +174,8 @@ class Cispo(Loss):
 
     def __call__(self, terms: Terms) -> Tensor:
         ratio = bounded(terms.cur - terms.prox).exp().clamp(max=1 + self.clip.high).detach()
-        tokens = -terms.weights * ratio * terms.advantages[:, None] * terms.cur
-        return (masked(tokens, terms.mask).sum(-1) * terms.shares).sum()
+        losses = -terms.weights * ratio * terms.advantages[:, None] * terms.cur
+        return (masked(losses, terms.mask).sum(-1) * terms.shares).sum()
 
     def leaves(self, ratio: Tensor) -> Tensor:
         return ratio > 1 + self.clip.high

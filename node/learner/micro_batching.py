@@ -60,8 +60,8 @@ class TokenBudget:
 
     def halve(self, batch: MicroBatch) -> None:
         """Lower the budget so that ``batch`` is split; NodeError for a single completion."""
-        completions, length = len(batch.mask), batch.input_ids.shape[1]
-        if completions == 1:
+        count, length = len(batch.mask), batch.input_ids.shape[1]
+        if count == 1:
             raise NodeError(
                 "memory ran out with a single completion in a micro-batch",
                 f"{counted(length, 'token')}, prompt included",
@@ -69,14 +69,14 @@ class TokenBudget:
                 "learner.max_completion_tokens and engine.max_new_tokens, or set "
                 "learner.gradient_checkpointing = true.",
             )
-        before, self.tokens = self.tokens, min(self.tokens, batch.input_ids.numel()) // 2
+        previous, self.tokens = self.tokens, min(self.tokens, batch.input_ids.numel()) // 2
         self.halved += 1
         give_back(batch.input_ids.device)
         log.warning(
             "memory ran out in a micro-batch of %d completions: learner.micro_batch_tokens is "
             "reduced from %d to %d until the next start, and the pass is repeated",
-            completions,
-            before,
+            count,
+            previous,
             self.tokens,
         )
 
@@ -195,18 +195,18 @@ class RowCost:
             return row.parts()
         middle = len(row.completions) // 2
         halves = row.part(0, middle), row.part(middle, len(row.completions))
-        whole = self._laid_out(row)
-        within = held_tokens([whole], self.mask_weight) <= token_budget
-        if within and self.cost(whole) <= sum(self.cost(self._laid_out(half)) for half in halves):
-            return [whole]
+        unsplit = self._laid_out(row)
+        fits = held_tokens([unsplit], self.mask_weight) <= token_budget
+        if fits and self.cost(unsplit) <= sum(self.cost(self._laid_out(half)) for half in halves):
+            return [unsplit]
         return [part for half in halves for part in self.rows(half, token_budget)]
 
     def _laid_out(self, row: Row) -> Row:
-        masked = self.cost(row)
-        if not row.shared or masked <= self.unpacking:
+        masked_cost = self.cost(row)
+        if not row.shared or masked_cost <= self.unpacking:
             return row
-        unpacked, apart = replace(row, unpacked=True), sum(map(self.cost, row.parts()))
-        return unpacked if self.cost(unpacked) < min(masked, apart) else row
+        unpacked, split_cost = replace(row, unpacked=True), sum(map(self.cost, row.parts()))
+        return unpacked if self.cost(unpacked) < min(masked_cost, split_cost) else row
 
 
 SEPARATE = RowCost(0, 0, 0.0, shares=False)

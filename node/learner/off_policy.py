@@ -85,19 +85,19 @@ def unlikely(logprobs: Tensor, mask: Tensor) -> Tensor:
     """
     lengths = mask.sum(-1)
     ordered = torch.where(mask, logprobs, torch.inf).sort(-1).values
-    found = torch.zeros_like(lengths, dtype=torch.bool)
+    is_low = torch.zeros_like(lengths, dtype=torch.bool)
     for quantile, floor in FLOORS:
-        place = ((lengths - 1).clamp(min=0) * quantile).long()[:, None]
-        found |= ordered.gather(1, place).squeeze(1) < floor
-    return found & (lengths >= MIN_SCORED)
+        index = ((lengths - 1).clamp(min=0) * quantile).long()[:, None]
+        is_low |= ordered.gather(1, index).squeeze(1) < floor
+    return is_low & (lengths >= MIN_SCORED)
 
 
 def budget(lengths: Sequence[int]) -> int | None:
     """Return the maximum tokens of a correct answer; None for too few local lengths."""
     if len(lengths) < MIN_LENGTHS:
         return None
-    long = sorted(lengths)[int(0.95 * (len(lengths) - 1))]
-    return int(LENGTHS * long) + SPARE
+    quantile = sorted(lengths)[int(0.95 * (len(lengths) - 1))]
+    return int(LENGTHS * quantile) + SPARE
 
 
 def decoupled_weights(prox: Tensor, mu: Tensor, mask: Tensor, stale: str, cap: float) -> Tensor:
@@ -237,16 +237,16 @@ def usefulness(rows: Sequence[Row], sums: Mapping[int, tuple[float, float]]) -> 
     ``sums`` holds by completion, over tokens to be imitated, the sum of plausibilities and the
     count.
     """
-    useful = {}
+    by_group = {}
     for row in rows:
         if row.local:
             continue
         numbers = range(row.first, row.first + len(row.completions))
-        found = [sums[number] for number in numbers if number in sums]
-        tokens = sum(count for _, count in found)
-        mean = sum(total for total, _ in found) / tokens if tokens else 0.0
-        useful[row.group] = min(1.0, max(0.0, (mean - NO_USE) / (FULL_USE - NO_USE)))
-    return useful
+        entries = [sums[number] for number in numbers if number in sums]
+        tokens = sum(count for _, count in entries)
+        mean = sum(total for total, _ in entries) / tokens if tokens else 0.0
+        by_group[row.group] = min(1.0, max(0.0, (mean - NO_USE) / (FULL_USE - NO_USE)))
+    return by_group
 
 
 NEGLIGIBLE = 1e-6  # smaller weights become zero: denormal numbers slow a CPU 100 times

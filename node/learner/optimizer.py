@@ -42,8 +42,8 @@ def eight_bit_adam(masters: Sequence[Tensor], config: LearnerSection) -> torch.o
                 super().update_step(group, p, gindex, pindex)
                 return
             assert p.grad is not None
-            for part in range(0, p.numel(), SLAB):
-                slab, slab_state = _slab(p, state, part)
+            for begin in range(0, p.numel(), SLAB):
+                slab, slab_state = _slab(p, state, begin)
                 self.state[slab] = slab_state
                 super().update_step(group, slab, gindex, pindex)
                 del self.state[slab]
@@ -132,8 +132,8 @@ class Optimizer:
 
     def discard(self) -> None:
         """Discard the gradient; the weights stay unchanged."""
-        for each in (*self.masters, *self._weights):
-            each.grad = None
+        for tensor in (*self.masters, *self._weights):
+            tensor.grad = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return all state except the model's weights; tensors are live, as in torch."""
@@ -143,44 +143,44 @@ class Optimizer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a :meth:`state_dict`; raise ConfigError if it is another optimizer's."""
-        begun = state.get("kind", "adamw")
-        if begun != self._config.optimizer:
+        previous = state.get("kind", "adamw")
+        if previous != self._config.optimizer:
             raise ConfigError(
                 "learner.optimizer",
                 self._config.optimizer,
-                f"The checkpoints here were written with {begun!r}: set it to that, or start a "
+                f"The checkpoints here were written with {previous!r}: set it to that, or start a "
                 "new run in another folder with node.run_dir.",
             )
         # Loading copies to a GPU; on a CPU it would share the given tensors.
-        stays = self.masters[0].device.type == "cpu"
-        self.adam.load_state_dict(deepcopy(state["adam"]) if stays else state["adam"])
+        on_cpu = self.masters[0].device.type == "cpu"
+        self.adam.load_state_dict(deepcopy(state["adam"]) if on_cpu else state["adam"])
         for group in self.adam.param_groups:
             group.update(betas=self._config.betas, weight_decay=self._config.weight_decay)
         if self._copied:
             with torch.no_grad():
                 saved = state["masters"] or self._weights
-                for master, each in zip(self.masters, saved, strict=True):
-                    master.copy_(each)
+                for master, tensor in zip(self.masters, saved, strict=True):
+                    master.copy_(tensor)
         self.steps = int(state["steps"])
 
     def _take(self, master: Tensor, weight: Tensor) -> None:
         if weight.grad is None:
             return
-        unscaled = 1.0 / self.scale  # a power of two
+        factor = 1.0 / self.scale  # a power of two
         if master.grad is None:
             master.grad = self._moved(weight.grad)
-            if unscaled != 1.0:
-                master.grad.mul_(unscaled)
+            if factor != 1.0:
+                master.grad.mul_(factor)
         elif master.is_cuda:  # the kernel converts each number
-            master.grad.add_(weight.grad, alpha=unscaled)
+            master.grad.add_(weight.grad, alpha=factor)
         else:
-            for mine, part in _slabs(master.grad, weight.grad):
-                mine.add_(self._moved(part), alpha=unscaled)
+            for target, part in _slabs(master.grad, weight.grad):
+                target.add_(self._moved(part), alpha=factor)
         weight.grad = None
 
     def _moved(self, tensor: Tensor, *, copy: bool = False) -> Tensor:
-        place = "cpu" if self._config.offload else tensor.device
-        return tensor.to(place, torch.float32, copy=copy)
+        device = "cpu" if self._config.offload else tensor.device
+        return tensor.to(device, torch.float32, copy=copy)
 
 
 def local(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -188,11 +188,11 @@ def local(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [each.to_local() if isinstance(each, DTensor) else each for each in tensors]
 
 
-def _slabs(whole: Tensor, added: Tensor) -> Iterable[tuple[Tensor, Tensor]]:
-    if isinstance(added, DTensor) or not added.dim():
-        return [(whole, added)]
-    rows = max(1, SLAB_BYTES * len(added) // (4 * added.numel()))
-    return zip(torch.split(whole, rows), torch.split(added, rows), strict=True)
+def _slabs(total: Tensor, gradient: Tensor) -> Iterable[tuple[Tensor, Tensor]]:
+    if isinstance(gradient, DTensor) or not gradient.dim():
+        return [(total, gradient)]
+    rows = max(1, SLAB_BYTES * len(gradient) // (4 * gradient.numel()))
+    return zip(torch.split(total, rows), torch.split(gradient, rows), strict=True)
 
 
 def _adam(masters: list[Tensor], config: LearnerSection) -> torch.optim.Optimizer:

@@ -76,31 +76,31 @@ class PeerBound:
         ``prox`` is the policy's log-prob when the step begins. For each token at which a stretch
         above the bound ends, all tokens of the stretch that was raised most are found.
         """
-        read = imitated(batch)
-        most = torch.where(batch.hidden, self.hidden, self.token)
+        mask = imitated(batch)
+        limit = torch.where(batch.hidden, self.hidden, self.token)
         reach = torch.where(batch.hidden, -math.inf, math.log(REACH))
         gain = torch.where(batch.hidden, 0.0, self.gain)
-        raised = torch.where(read, prox - batch.reference - gain, 0.0)
-        present = torch.where(read, prox, 0.0)
-        alone = (raised > most) & (present > reach)
-        begins, total = _raised_most(raised, present, reach)
-        return read & (alone | _covered(begins, total > most + math.log(SEVERAL)))
+        excess = torch.where(mask, prox - batch.reference - gain, 0.0)
+        logprobs = torch.where(mask, prox, 0.0)
+        over_limit = (excess > limit) & (logprobs > reach)
+        starts, total = _raised_most(excess, logprobs, reach)
+        return mask & (over_limit | _covered(starts, total > limit + math.log(SEVERAL)))
 
 
-def _raised_most(raised: Tensor, present: Tensor, reach: Tensor) -> tuple[Tensor, Tensor]:
+def _raised_most(excess: Tensor, logprobs: Tensor, reach: Tensor) -> tuple[Tensor, Tensor]:
     """Return, for each token, the stretch that ends there and was raised most, ``[C, T]`` each.
 
     The results are its first token, and by how many nats it was raised; minus infinity if even the
     token alone is less probable than ``reach``.
     """
-    sums, probs = (pad(each, (1, 0)).cumsum(1) for each in (raised, present))
+    sums, probs = (pad(each, (1, 0)).cumsum(1) for each in (excess, logprobs))
     ends = probs[:, 1:].contiguous()
     # The log-prob falls with the length, so stretches from `first` on are probable enough.
     first = torch.searchsorted(-probs, reach - ends, right=True)
-    last = torch.arange(raised.shape[1], device=raised.device).expand_as(first)
-    begins = _lowest(sums[:, :-1], torch.minimum(first, last), last)
-    total = sums[:, 1:] - sums.gather(1, begins)
-    return begins, torch.where(first <= last, total, -math.inf)
+    last = torch.arange(excess.shape[1], device=excess.device).expand_as(first)
+    starts = _lowest(sums[:, :-1], torch.minimum(first, last), last)
+    total = sums[:, 1:] - sums.gather(1, starts)
+    return starts, torch.where(first <= last, total, -math.inf)
 
 
 def _lowest(values: Tensor, first: Tensor, last: Tensor) -> Tensor:
@@ -112,15 +112,15 @@ def _lowest(values: Tensor, first: Tensor, last: Tensor) -> Tensor:
     # Level k has the lowest of the 2**k values up to each place, or of all if these are fewer.
     levels = [last]
     for k in range(max(0, values.shape[1] - 1).bit_length()):
-        before = (last - (1 << k)).clamp(min=0)
-        levels.append(lower(levels[-1].gather(1, before), levels[-1]))
+        earlier = (last - (1 << k)).clamp(min=0)
+        levels.append(lower(levels[-1].gather(1, earlier), levels[-1]))
     # Two such runs, which may overlap, are the whole.
     level = (last - first + 1).float().log2().floor().long()
     table = torch.stack(levels)
-    behind = table.gather(0, level[None])[0]
+    later = table.gather(0, level[None])[0]
     ends = first + (1 << level) - 1
-    before = table.gather(2, ends.expand(len(table), *ends.shape)).gather(0, level[None])[0]
-    return lower(before, behind)
+    earlier = table.gather(2, ends.expand(len(table), *ends.shape)).gather(0, level[None])[0]
+    return lower(earlier, later)
 
 
 def _covered(begins: Tensor, chosen: Tensor) -> Tensor:

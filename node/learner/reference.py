@@ -50,34 +50,34 @@ class Reference:
         NodeError if memory runs out with a single completion.
         """
         rows = [*_rows(groups)]
-        found = dict[int, Tensor]()
+        results = dict[int, Tensor]()
         peers = any(not group.local for group in groups)
-        while peers and not self._compute([row for row, _ in rows], found):
-            found.clear()
-        lines: dict[tuple[int, int], Tensor] = {
-            (row.group, place): found[row.first + number]
-            for row, places in rows
-            for number, place in enumerate(places)
-            if found
+        while peers and not self._compute([row for row, _ in rows], results):
+            results.clear()
+        references: dict[tuple[int, int], Tensor] = {
+            (row.group, index): results[row.first + number]
+            for row, indices in rows
+            for number, index in enumerate(indices)
+            if results
         }
-        return [_with(group, number, lines) for number, group in enumerate(groups)]
+        return [_with(group, number, references) for number, group in enumerate(groups)]
 
     @torch.no_grad()
-    def _compute(self, rows: Sequence[Row], found: dict[int, Tensor]) -> bool:
+    def _compute(self, rows: Sequence[Row], results: dict[int, Tensor]) -> bool:
         """Compute log-probs by completion number; return False if memory ran out."""
         budget, sharing, policy = self._budget.tokens, self._sharing, self._policy
         parts = [part for row in rows for part in sharing.rows(row, budget)]
         limits = (sharing.mask_weight, sharing.padding)
         with self._without():
             for batch in micro_batches(parts, budget, policy.pad_id, policy.device, *limits):
-                if ran_out(partial(self._add, batch, found)):
+                if ran_out(partial(self._add, batch, results)):
                     self._budget.halve(batch)
                     return False
         return True
 
-    def _add(self, batch: MicroBatch, found: dict[int, Tensor]) -> None:
+    def _add(self, batch: MicroBatch, results: dict[int, Tensor]) -> None:
         logprobs = self._scores(batch, entropies=False).logprobs
-        found.update(zip(batch.numbers, logprobs.cpu(), strict=True))
+        results.update(zip(batch.numbers, logprobs.cpu(), strict=True))
 
 
 def _rows(groups: Sequence[TrainingGroup]) -> Iterator[tuple[Row, Sequence[int]]]:
@@ -87,8 +87,8 @@ def _rows(groups: Sequence[TrainingGroup]) -> Iterator[tuple[Row, Sequence[int]]
         if group.trusted or not informative(group.rewards):
             continue
         mean = fmean(group.rewards)
-        columns = enumerate(zip(group.completions, group.rewards, strict=True))
-        places = [n for n, (done, reward) in columns if reward > mean and any(done.trained)]
+        pairs = enumerate(zip(group.completions, group.rewards, strict=True))
+        places = [n for n, (done, reward) in pairs if reward > mean and any(done.trained)]
         if places:
             done = tuple(group.completions[place] for place in places)
             gains = (1.0,) * len(done)
@@ -97,10 +97,10 @@ def _rows(groups: Sequence[TrainingGroup]) -> Iterator[tuple[Row, Sequence[int]]
 
 
 def _with(
-    group: TrainingGroup, number: int, lines: Mapping[tuple[int, int], Tensor]
+    group: TrainingGroup, number: int, references: Mapping[tuple[int, int], Tensor]
 ) -> TrainingGroup:
-    done = list(group.completions)
-    for place, each in enumerate(done):
-        if (line := lines.get((number, place))) is not None:
-            done[place] = replace(each, reference=tuple(line[: len(each.ids)].tolist()))
-    return replace(group, completions=tuple(done))
+    answers = list(group.completions)
+    for index, answer in enumerate(answers):
+        if (logprobs := references.get((number, index))) is not None:
+            answers[index] = replace(answer, reference=tuple(logprobs[: len(answer.ids)].tolist()))
+    return replace(group, completions=tuple(answers))

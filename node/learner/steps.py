@@ -38,27 +38,27 @@ def rows_of(
         if not informative(group.rewards):
             continue
         cap = max(0, min(longest, context_length - len(group.prompt_ids)))
-        done = [completion.first(cap) for completion in group.completions]
-        gains = advantage(group.rewards)
-        places = [
-            place
-            for place, (completion, gain) in enumerate(zip(done, gains, strict=True))
-            if any(completion.trained) and (group.local or reads(gain))
+        capped = [completion.first(cap) for completion in group.completions]
+        advantages = advantage(group.rewards)
+        indices = [
+            index
+            for index, (completion, value) in enumerate(zip(capped, advantages, strict=True))
+            if any(completion.trained) and (group.local or reads(value))
         ]
-        if not places:
+        if not indices:
             continue
-        counts = Counts(sum(sum(completion.trained) for completion in done), len(done), longest)
+        counts = Counts(sum(sum(completion.trained) for completion in capped), len(capped), longest)
         row = Row(
             group.prompt_ids,
-            tuple(done[place] for place in places),
-            tuple(gains[place] for place in places),
+            tuple(capped[index] for index in indices),
+            tuple(advantages[index] for index in indices),
             group.local,
             loss.share(counts, len(groups)),
             number,
             first,
         )
         rows.append(row)
-        first += len(places)
+        first += len(indices)
     return rows
 
 
@@ -72,7 +72,7 @@ def by_local_group(
         if row.local and len(row.completions) == len(groups[row.group].completions)
     }
     return tuple(
-        tuple(values.get(first[number] + place, ()) for place in range(len(group.completions)))
+        tuple(values.get(first[number] + index, ()) for index in range(len(group.completions)))
         if number in first
         else ((),) * len(group.completions)
         for number, group in enumerate(groups)
@@ -106,9 +106,9 @@ def steps_of(rows: Sequence[Row], useful: int, groups_per_step: int) -> list[Ste
         return [Step(tuple(rows), useful, 1.0)]
     steps = []
     for number in range(count):
-        dealt = tuple(replace(row, share=row.share * count) for row in rows[number::count])
-        weight = len(dealt) / len(rows)
-        steps.append(Step(dealt, useful * weight, weight))
+        step_rows = tuple(replace(row, share=row.share * count) for row in rows[number::count])
+        weight = len(step_rows) / len(rows)
+        steps.append(Step(step_rows, useful * weight, weight))
     return steps
 
 
@@ -124,7 +124,7 @@ class StepFigures:
 
 def with_figures(stats: UpdateStats, steps: Sequence[StepFigures]) -> UpdateStats:
     """Add what the steps found: mean loss and norm, maximum share of a peer's group."""
-    whole = sum(step.weight for step in steps)
+    total = sum(step.weight for step in steps)
     shares = [
         step.weight * step.influence.largest_share
         for step in steps
@@ -132,8 +132,8 @@ def with_figures(stats: UpdateStats, steps: Sequence[StepFigures]) -> UpdateStat
     ]
     return replace(
         stats,
-        loss=sum(step.weight * step.loss for step in steps) / whole,
-        grad_norm=sum(step.weight * step.grad_norm for step in steps) / whole,
+        loss=sum(step.weight * step.loss for step in steps) / total,
+        grad_norm=sum(step.weight * step.grad_norm for step in steps) / total,
         largest_share=max(shares, default=None),
         groups_bounded=sum(step.influence.bounded for step in steps),
     )
@@ -171,9 +171,9 @@ def newest_rows(groups: Sequence[TrainingGroup], trained: Trained, longest: int)
     for group in reversed(groups):
         cap = max(0, min(longest, trained.context_length - len(group.prompt_ids)))
         for completion in reversed(group.completions):
-            read = completion.first(cap)
-            if read.behaviour is not None and trained.version in (read.versions or ()):
-                rows.append(Row(group.prompt_ids, (read,), (0.0,), group.local))
+            prefix = completion.first(cap)
+            if prefix.behaviour is not None and trained.version in (prefix.versions or ()):
+                rows.append(Row(group.prompt_ids, (prefix,), (0.0,), group.local))
     return rows[:MOST_COMPLETIONS]
 
 
@@ -185,13 +185,13 @@ def logprob_mismatch(
 
     ``rows`` have one completion each. ``scores`` uses the engine's sampling temperature.
     """
-    gaps = []
+    mismatches = []
     for batch in micro_batches(rows, token_budget, trained.pad_id, trained.device):
         cur = scores(batch, entropies=False).logprobs
         current = batch.mask & batch.known & (batch.versions == trained.version)
-        gaps.append(bounded(cur - batch.behaviour).abs()[current])
-    together = torch.cat(gaps) if gaps else torch.empty(0)
-    return float(together.mean()) if len(together) else None
+        mismatches.append(bounded(cur - batch.behaviour).abs()[current])
+    combined = torch.cat(mismatches) if mismatches else torch.empty(0)
+    return float(combined.mean()) if len(combined) else None
 
 
 class Choices(TypedDict, total=False):

@@ -65,23 +65,23 @@ class SupervisedLearner:
 
     def step(self, examples: Sequence[tuple[str, str]]) -> float:
         """Do one step on prompts and completions; return the loss before it, nats per token."""
-        rows = [self._row(prompt, written) for prompt, written in examples]
-        learned = sum(int((labels != IGNORED).sum()) for _, labels in rows)
+        rows = [self._row(prompt, completion) for prompt, completion in examples]
+        num_tokens = sum(int((labels != IGNORED).sum()) for _, labels in rows)
         loss = 0.0
         for start in range(0, len(rows), ROWS):
-            part = self._loss(rows[start : start + ROWS]) / learned
-            self._optimizer.backward(part)
-            loss += part.item()
+            chunk_loss = self._loss(rows[start : start + ROWS]) / num_tokens
+            self._optimizer.backward(chunk_loss)
+            loss += chunk_loss.item()
         self._optimizer.clip()
         self._optimizer.step()
         self._policy.version += 1
         return loss
 
-    def _row(self, prompt: str, written: str) -> tuple[Tensor, Tensor]:
+    def _row(self, prompt: str, completion: str) -> tuple[Tensor, Tensor]:
         """Return ids and labels, ``[T]``, int64."""
-        asked = self._policy.encode_prompt(prompt)
-        answer = self._policy.encode_completion(written, stopped=True)
-        return torch.tensor(asked + answer), torch.tensor([IGNORED] * len(asked) + answer)
+        context = self._policy.encode_prompt(prompt)
+        answer = self._policy.encode_completion(completion, stopped=True)
+        return torch.tensor(context + answer), torch.tensor([IGNORED] * len(context) + answer)
 
     def _loss(self, rows: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
         """Return the summed negative log-prob of the labels, a scalar."""

@@ -74,10 +74,10 @@ class UpdateSums:
             vars(self)[name] += tensors
 
     def on(self, device: str) -> UpdateSums:
-        moved = UpdateSums()
+        sums = UpdateSums()
         for name, tensors in vars(self).items():
-            setattr(moved, name, [tensor.to(device) for tensor in tensors])
-        return moved
+            setattr(sums, name, [tensor.to(device) for tensor in tensors])
+        return sums
 
     def add_behaviour(self, cur: Tensor, entropy: Tensor, batch: MicroBatch, version: int) -> None:
         """Add a micro-batch's log-probs and entropies ``[C, T]`` before a step."""
@@ -85,24 +85,24 @@ class UpdateSums:
         known = current = batch.mask & batch.known & batch.local
         age = torch.where(current & (batch.versions >= 0), version - batch.versions, UNKNOWN)
         current = current & ((age == 0) | (batch.versions < 0))
-        gap = torch.where(known, bounded(cur - batch.behaviour), 0.0)
+        log_ratio = torch.where(known, bounded(cur - batch.behaviour), 0.0)
         local = batch.mask & batch.local
         numbers = batch.numbered[:, None].expand_as(entropy)
         # All of them, because to select some waits for the device.
         self._entropies.append(torch.stack([numbers, entropy, local], -1).flatten(0, 1))
-        self._ratios.append(gap.exp().where(known, UNKNOWN).flatten())
+        self._ratios.append(log_ratio.exp().where(known, UNKNOWN).flatten())
         self._ages.append(age.flatten())
-        spread = torch.where(batch.mask, entropy, 0.0).sum()
-        difference = torch.where(current, gap.abs(), 0.0).sum()
-        self._sums.append(torch.stack([batch.mask.sum(), spread, current.sum(), difference]))
+        entropy_sum = torch.where(batch.mask, entropy, 0.0).sum()
+        mismatch = torch.where(current, log_ratio.abs(), 0.0).sum()
+        self._sums.append(torch.stack([batch.mask.sum(), entropy_sum, current.sum(), mismatch]))
 
     def add_bounded(self, loss: Loss, terms: Terms) -> None:
         """Add the clipped and masked terms of a micro-batch's loss, in any epoch."""
         log_ratio, trained = loss.per_term(terms.cur.detach() - terms.prox, terms.mask)
         weights, _ = loss.per_term(terms.weights, terms.mask)
-        left = loss.leaves(bounded(log_ratio).exp())
-        seen = torch.stack([left & trained, (weights == 0) & trained, trained])
-        self._bounded.append(seen.flatten(1).sum(1))
+        outside = loss.leaves(bounded(log_ratio).exp())
+        masks = torch.stack([outside & trained, (weights == 0) & trained, trained])
+        self._bounded.append(masks.flatten(1).sum(1))
 
     def add_unlikely(self, unlikely: Tensor) -> None:
         """Count completions that were not imitated, bool ``[C]``."""
@@ -130,29 +130,29 @@ class UpdateSums:
 
     def entropies(self) -> dict[int, tuple[float, ...]]:
         """Return by local completion the entropy of every trained token in order, nats."""
-        found: dict[int, list[float]] = {}
+        by_number: dict[int, list[float]] = {}
         rows = torch.cat(self._entropies).cpu() if self._entropies else torch.empty(0, 3)
         for number, entropy, _ in rows[rows[:, 2] > 0].tolist():
-            found.setdefault(int(number), []).append(entropy)
-        return {number: tuple(values) for number, values in found.items()}
+            by_number.setdefault(int(number), []).append(entropy)
+        return {number: tuple(values) for number, values in by_number.items()}
 
     def stats(self, gap_beside: float | None = None) -> UpdateStats:
         """Compute the figures; ``gap_beside`` is the mismatch if no token here shows it."""
-        tokens, entropy, current, gap = torch.stack(self._sums).sum(0).tolist()
-        clipped, masked, looked_at = torch.stack(self._bounded).sum(0).tolist()
+        tokens, entropy, current, mismatch = torch.stack(self._sums).sum(0).tolist()
+        clipped, masked, terms = torch.stack(self._bounded).sum(0).tolist()
         unlikely = torch.stack(self._unlikely).sum().item()
         reached, imitated_tokens = _total(self._at_bound)
         top, low, median, high = _spread(_known(self._ratios))
         return UpdateStats(
             entropy=entropy / tokens,
-            clip_fraction=clipped / looked_at,
+            clip_fraction=clipped / terms,
             ratio_max=top,
             ratio_low=low,
             ratio_median=median,
             ratio_high=high,
-            masked_fraction=masked / looked_at,
+            masked_fraction=masked / terms,
             staleness=tuple(np.bincount(_known(self._ages)).tolist()),
-            logprob_mismatch=gap / current if current else gap_beside,
+            logprob_mismatch=mismatch / current if current else gap_beside,
             tokens_trained=int(tokens),
             unlikely=int(unlikely),
             at_bound=reached / imitated_tokens if imitated_tokens else None,
@@ -171,6 +171,6 @@ def _spread(ratios: NDArray[Any]) -> Sequence[float | None]:
 
 
 def _known(values: Sequence[Tensor]) -> NDArray[Any]:
-    together: NDArray[Any] = torch.cat(list(values)).cpu().numpy()
-    known: NDArray[Any] = together[together != UNKNOWN]
+    combined: NDArray[Any] = torch.cat(list(values)).cpu().numpy()
+    known: NDArray[Any] = combined[combined != UNKNOWN]
     return known

@@ -47,10 +47,10 @@ def shortened(text: str, most: int) -> str:
     """Return the text, or its two ends with a mark between, in ``most`` characters."""
     if len(text) <= most:
         return text
-    left_out = f" … ({len(text)} characters) … "
-    room = max(most - len(left_out), 2)
-    end = room // 2
-    return f"{text[: room - end]}{left_out}{text[-end:]}"
+    mark = f" … ({len(text)} characters) … "
+    budget = max(most - len(mark), 2)
+    end = budget // 2
+    return f"{text[: budget - end]}{mark}{text[-end:]}"
 
 
 SECONDS = 1.0  # minimum time between writes; some rounds take a hundredth of it
@@ -113,11 +113,11 @@ def in_full(rollouts: Sequence[ShownRollout]) -> RenderableType:
     """Render all texts of the rollouts, indented so that no line looks like a heading."""
     parts: list[RenderableType] = []
     for rollout in rollouts:
-        names = Column(style="dim", no_wrap=True)
-        texts = Table.grid(names, Column(overflow="fold"), padding=(0, 2))
-        texts.add_row("  prompt", Text(printable_lines(rollout.prompt)))
-        texts.add_row("  completion", Text(printable_lines(rollout.completion)))
-        parts += [Text(heading(rollout), "bold"), texts]
+        labels = Column(style="dim", no_wrap=True)
+        table = Table.grid(labels, Column(overflow="fold"), padding=(0, 2))
+        table.add_row("  prompt", Text(printable_lines(rollout.prompt)))
+        table.add_row("  completion", Text(printable_lines(rollout.completion)))
+        parts += [Text(heading(rollout), "bold"), table]
     return Group(*parts)
 
 
@@ -149,17 +149,17 @@ class ShownCompletion:
 
     def to_dict(self, longest: int, *, tokens: bool) -> dict[str, Any]:
         """Convert to plain values for JSON; texts have at most ``longest`` characters."""
-        shown = self.tokens if tokens and len(self.tokens.text) <= MOST_TOKENS else ShownTokens()
+        columns = self.tokens if tokens and len(self.tokens.text) <= MOST_TOKENS else ShownTokens()
         return {
             "text": shortened(self.text, longest),
             "reward": rounded(self.reward),
             "advantage": rounded(self.advantage),
             "finish": "length" if self.truncated else "stop",
             "tokens": {
-                "text": list(shown.text),
-                "logprob": list(map(rounded, shown.logprob)),
-                "version": list(shown.version),
-                "entropy": list(map(rounded, shown.entropy)),
+                "text": list(columns.text),
+                "logprob": list(map(rounded, columns.logprob)),
+                "version": list(columns.version),
+                "entropy": list(map(rounded, columns.entropy)),
             },
         }
 
@@ -189,7 +189,7 @@ class ShownGroup:
         return self._line(number, SHORT, tokens=False)
 
     def _line(self, number: int, longest: int, *, tokens: bool) -> bytes:
-        shown = self.completions[:MOST_ANSWERS]
+        completions = self.completions[:MOST_ANSWERS]
         values = {
             "id": number,
             "round": self.round,
@@ -202,7 +202,7 @@ class ShownGroup:
             "answer": None,
             "in_update": self.in_update,
             "reason": self.reason,
-            "completions": [each.to_dict(longest, tokens=tokens) for each in shown],
+            "completions": [each.to_dict(longest, tokens=tokens) for each in completions],
         }
         return json.dumps(values, allow_nan=False, separators=(",", ":")).encode() + b"\n"
 
@@ -234,17 +234,17 @@ class GroupsFile:
         if self.now() - self._written < GROUPS_SECONDS or (self._work and not self._work.done()):
             return
         self._written = self.now()
-        done, groups = self._work, self.latest()
+        previous, groups = self._work, self.latest()
         self._work = self._thread.submit(lambda: self._append(groups))
-        if done:
-            done.result()
+        if previous:
+            previous.result()
 
     def close(self) -> None:
         """Wait until all groups are written; may be called twice."""
-        done, self._work = self._work, None
+        previous, self._work = self._work, None
         self._thread.close()
-        if done:
-            done.result()
+        if previous:
+            previous.result()
 
     def _append(self, groups: Sequence[ShownGroup]) -> None:
         with writing(self.path):
@@ -263,17 +263,17 @@ class GroupsFile:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _thin(self) -> None:
-        room = {origin: self.most_bytes // (2 * len(ORIGINS)) for origin in ORIGINS}
+        bytes_left = {origin: self.most_bytes // (2 * len(ORIGINS)) for origin in ORIGINS}
         count = dict.fromkeys(ORIGINS, KEPT_GROUPS)
-        kept: deque[bytes] = deque()
+        kept_lines: deque[bytes] = deque()
         for line in reversed(list(_lines(self.path))):
             origin = json.loads(line)["origin"]
             count[origin] -= 1
-            room[origin] -= len(line)
-            if count[origin] >= 0 and room[origin] >= 0:
-                kept.appendleft(line)
+            bytes_left[origin] -= len(line)
+            if count[origin] >= 0 and bytes_left[origin] >= 0:
+                kept_lines.appendleft(line)
         with replacing(self.path, durable=False) as draft:
-            draft.writelines(kept)
+            draft.writelines(kept_lines)
 
 
 def _lines(path: Path) -> Iterator[bytes]:
@@ -290,8 +290,8 @@ def _number(line: bytes) -> int:
     """Return the group's number; 0 if the line is not a group."""
     try:
         values = json.loads(line)
-        whole = line.endswith(b"\n") and values["origin"] in ORIGINS
-        return int(values["id"]) if whole else 0
+        is_group = line.endswith(b"\n") and values["origin"] in ORIGINS
+        return int(values["id"]) if is_group else 0
     except (ValueError, TypeError, KeyError, RecursionError):
         return 0
 

@@ -49,10 +49,10 @@ class GrowingLines:
             remedy = "Run the command as the user of the node, or as root."
             raise NodeError(f"cannot read ({error.strerror})", self._path, remedy) from error
         state = os.fstat(file.fileno())
-        which = state.st_dev, state.st_ino
-        replaced = which != self._read or state.st_size < self._offset
+        file_id = state.st_dev, state.st_ino
+        replaced = file_id != self._read or state.st_size < self._offset
         if replaced:
-            self._read, self._offset = which, 0
+            self._read, self._offset = file_id, 0
         return self._lines(file), replaced
 
     def _lines(self, file: BinaryIO) -> Iterator[bytes]:
@@ -87,9 +87,9 @@ def read_records(folder: Path) -> list[RoundRecord]:
         try:
             records.append(parsed(line))
         except ValueError as error:
-            what = f"line {number} is not a record of a round"
+            problem = f"line {number} is not a record of a round"
             remedy = "Delete that line; the other lines do not depend on it."
-            raise NodeError(what, run.metrics, remedy) from error
+            raise NodeError(problem, run.metrics, remedy) from error
     return records
 
 
@@ -143,17 +143,17 @@ class Curve:
 
     @classmethod
     def measured(cls, measure: Measure, history: Sequence[RoundRecord]) -> Curve:
-        found = ((record.round, measure.of(record)) for record in history)
-        return cls.of([(number, value) for number, value in found if value is not None])
+        points = ((record.round, measure.of(record)) for record in history)
+        return cls.of([(number, value) for number, value in points if value is not None])
 
     def smoothed(self, window: float) -> Curve:
         """Average each value over those within the ``window`` rounds around it."""
         if not len(self.rounds):
             return self
         first = np.searchsorted(self.rounds, self.rounds - window / 2, "right")
-        behind = np.searchsorted(self.rounds, self.rounds + window / 2, "right")
+        end = np.searchsorted(self.rounds, self.rounds + window / 2, "right")
         sums = np.concatenate([[0.0], np.cumsum(self.values)])
-        return Curve(self.rounds, (sums[behind] - sums[first]) / (behind - first))
+        return Curve(self.rounds, (sums[end] - sums[first]) / (end - first))
 
     def at(self, rounds: NDArray[np.float64]) -> list[float | None]:
         """Interpolate linearly at these rounds; ``None`` outside the measured range."""
@@ -161,7 +161,7 @@ class Curve:
             return [None] * len(rounds)
         inside = (self.rounds[0] <= rounds) & (rounds <= self.rounds[-1])
         values = np.interp(rounds, self.rounds, self.values)
-        return [float(v) if has else None for v, has in zip(values, inside, strict=True)]
+        return [float(v) if is_in else None for v, is_in in zip(values, inside, strict=True)]
 
 
 def window_for(histories: Sequence[Sequence[RoundRecord]]) -> int:
@@ -193,12 +193,12 @@ def thinned(lines: Sequence[Line | None], most: int) -> list[int]:
         records.append(_Indexed(position, line))
     if not records:
         return []
-    kept = records
+    selected = records
     recent = records[-1].line.round - records[0].line.round + 1
-    while recent > 1 and sum(each.line.size for each in kept) > most:
+    while recent > 1 and sum(each.line.size for each in selected) > most:
         recent //= 2
-        kept = _sample(records, recent)
-    return [each.position for each in kept]
+        selected = _sample(records, recent)
+    return [each.position for each in selected]
 
 
 class _Indexed(NamedTuple):
@@ -210,12 +210,12 @@ def _sample(records: Sequence[_Indexed], recent: int) -> list[_Indexed]:
     """Choose one line per stretch of rounds; the length doubles when the age doubles."""
     newest = records[-1].line.round
     stretches: dict[tuple[int, int], _Indexed] = {}
-    for each in records:
-        level = ((newest - each.line.round) // recent).bit_length()
-        stretch = level, each.line.round >> level
-        chosen = stretches.setdefault(stretch, each)
-        if each.line.evaluated and not chosen.line.evaluated:
-            stretches[stretch] = each
+    for record in records:
+        level = ((newest - record.line.round) // recent).bit_length()
+        stretch = level, record.line.round >> level
+        current = stretches.setdefault(stretch, record)
+        if record.line.evaluated and not current.line.evaluated:
+            stretches[stretch] = record
     return list(stretches.values())
 
 
@@ -231,28 +231,28 @@ def run_table(runs: Mapping[str, Sequence[RoundRecord]], window: int, console: C
 
     ``window`` is in rounds. ``console`` determines the bars; print the table on it.
     """
-    names = max(min(cell_len(name), LONGEST_NAME) for name in runs) + 2 if len(runs) > 1 else 0
+    name_width = max(min(cell_len(name), LONGEST_NAME) for name in runs) + 2 if len(runs) > 1 else 0
     begin = min(history[0].round for history in runs.values())
     end = max(history[-1].round for history in runs.values())
-    room = max(console.width - FIGURES - names, NARROWEST)
-    rounds = np.linspace(begin, end, min(room, WIDEST, end - begin + 1))
+    bar_width = max(console.width - FIGURES - name_width, NARROWEST)
+    rounds = np.linspace(begin, end, min(bar_width, WIDEST, end - begin + 1))
     window = max(window, round((rounds[-1] - rounds[0]) / len(rounds)))
     columns = [Column("", no_wrap=True)]
-    columns += [Column("run", overflow="fold", max_width=LONGEST_NAME)] if names else []
+    columns += [Column("run", overflow="fold", max_width=LONGEST_NAME)] if name_width else []
     columns += [Column(f"rounds {rounds[0]:.0f} to {rounds[-1]:.0f}", no_wrap=True)]
     columns += figure_columns("first", "last", "highest")
     table = Table(*columns, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for measure in MEASURES:
-        measured = {name: Curve.measured(measure, history) for name, history in runs.items()}
-        curves = {name: curve.smoothed(window) for name, curve in measured.items()}
-        top = max((float(c.values.max()) for c in curves.values() if len(c.values)), default=0.0)
-        for number, (name, curve) in enumerate(curves.items()):
-            style = COLOURS[number % len(COLOURS)] if names else ""
-            first = Text(measure.title if number == 0 else "")
-            cells = [first, *([Text(name, style)] if names else [])]
-            bars = Text(bar_row(curve.at(rounds), top, bars_for(console)), style)
+        raw_curves = {name: Curve.measured(measure, history) for name, history in runs.items()}
+        curves = {name: curve.smoothed(window) for name, curve in raw_curves.items()}
+        peak = max((float(c.values.max()) for c in curves.values() if len(c.values)), default=0.0)
+        for index, (name, curve) in enumerate(curves.items()):
+            style = COLOURS[index % len(COLOURS)] if name_width else ""
+            label = Text(measure.title if index == 0 else "")
+            cells = [label, *([Text(name, style)] if name_width else [])]
+            bars = Text(bar_row(curve.at(rounds), peak, bars_for(console)), style)
             table.add_row(*cells, bars, *_figures(measure, curve))
-        if names:
+        if name_width:
             table.add_section()
     return table
 
@@ -288,16 +288,16 @@ def draw_runs(runs: Mapping[str, Sequence[RoundRecord]], window: int, path: Path
         measure: {name: Curve.measured(measure, history) for name, history in runs.items()}
         for measure in MEASURES
     }
-    measured = [m for m in MEASURES if any(len(c.rounds) for c in curves[m].values())]
-    rows = -(-len(measured) // COLUMNS)
+    measures = [m for m in MEASURES if any(len(c.rounds) for c in curves[m].values())]
+    rows = -(-len(measures) // COLUMNS)
     figure = new_figure(4.2 * COLUMNS, 2.6 * rows + 0.6)
     panels = figure.subplots(rows, COLUMNS, squeeze=False, sharex=True).flat
     lines: list[Any] = []
-    for axes, measure in zip(panels, measured, strict=False):
+    for axes, measure in zip(panels, measures, strict=False):
         lines = _panel(axes, curves[measure], window)
         axes.set_title(measure.title)
         axes.xaxis.set_tick_params(labelbottom=True)
-    for axes in panels[len(measured) :]:
+    for axes in panels[len(measures) :]:
         axes.set_axis_off()
     figure.supxlabel(f"round (curves: mean of {window} rounds)" if window > 1 else "round")
     columns = min(len(runs), 6)
@@ -311,8 +311,8 @@ def _panel(axes: Any, curves: Mapping[str, Curve], window: int) -> list[Any]:
     from matplotlib import colormaps
 
     lines, count = [], len(curves)
-    for number, curve in enumerate(curves.values()):
-        colour = f"C{number}" if count <= CYCLE else colormaps["turbo"](number / (count - 1))
+    for index, curve in enumerate(curves.values()):
+        colour = f"C{index}" if count <= CYCLE else colormaps["turbo"](index / (count - 1))
         smooth = curve.smoothed(window)
         if count == 1 and window > 1:
             axes.plot(curve.rounds, curve.values, color=colour, linewidth=0.7, alpha=0.3)
@@ -325,5 +325,5 @@ def _panel(axes: Any, curves: Mapping[str, Curve], window: int) -> list[Any]:
 
 def _plain(name: str) -> str:
     """Escape ``$`` (a formula in matplotlib) and a leading underscore (hidden)."""
-    shown = printable(name).replace("$", r"\$")
-    return f"./{shown}" if shown.startswith("_") else shown
+    escaped = printable(name).replace("$", r"\$")
+    return f"./{escaped}" if escaped.startswith("_") else escaped

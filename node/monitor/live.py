@@ -49,10 +49,10 @@ class Remaining:
         """Return a text such as "about 12 min left"; empty without a limit and at its end."""
         if "total" in record.seconds:
             self._seconds.append(record.seconds["total"])
-        left = self._rounds - record.round
-        if left <= 0 or not self._seconds:
+        remaining = self._rounds - record.round
+        if remaining <= 0 or not self._seconds:
             return ""
-        return f"about {duration(left * sum(self._seconds) / len(self._seconds))} left"
+        return f"about {duration(remaining * sum(self._seconds) / len(self._seconds))} left"
 
 
 log = logging.getLogger(__name__)
@@ -99,11 +99,11 @@ class LivePanel:
 
     def _table(self, record: RoundRecord) -> Table:
         table = Table.grid(Column(style="dim"), Column(), padding=(0, 2))
-        of = f" of {self._rounds}" if self._rounds else ""
-        left = self._remaining.after(record)
+        total = f" of {self._rounds}" if self._rounds else ""
+        time_left = self._remaining.after(record)
         step = f"policy step {record.policy_step}"
         rows: dict[str, RenderableType] = {
-            "round": ", ".join(filter(None, (f"{record.round}{of}", left, step))),
+            "round": ", ".join(filter(None, (f"{record.round}{total}", time_left, step))),
             "reward": Text.assemble(
                 "local ",
                 (share(record.reward_local), "bold"),

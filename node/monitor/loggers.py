@@ -43,14 +43,14 @@ class Logger(ABC):
 
 def figures(record: RoundRecord) -> dict[str, float]:
     """Return every figure of a record by name; refusals as ``refused/<reason>``."""
-    refused = {f"refused/{reason}": float(count) for reason, count in record.refused.items()}
-    return record.scalars() | refused
+    refusals = {f"refused/{reason}": float(count) for reason, count in record.refused.items()}
+    return record.scalars() | refusals
 
 
 def run_name(folder: RunFolder) -> str:
     """Return a run's name: its folder's name and a hash of the whole path."""
-    whole = folder.root.resolve()
-    return f"{whole.name}-{sha256(str(whole).encode()).hexdigest()[:8]}"
+    path = folder.root.resolve()
+    return f"{path.name}-{sha256(str(path).encode()).hexdigest()[:8]}"
 
 
 @contextmanager
@@ -58,9 +58,9 @@ def _required(package: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        what = f"monitor.loggers: {package} needs a package that is missing ({error})"
+        problem = f"monitor.loggers: {package} needs a package that is missing ({error})"
         remedy = f"Run pip install '.[{package}]' in the clone, or remove the logger."
-        raise NodeError(what, None, remedy) from error
+        raise NodeError(problem, None, remedy) from error
 
 
 log = logging.getLogger(__name__)
@@ -110,9 +110,9 @@ class Trackio(Logger):
 
 def _quietly(call: Any, **arguments: Any) -> Any:
     """Call Trackio and log its output, because the terminal belongs to the node."""
-    with redirect_stdout(io.StringIO()) as said:
+    with redirect_stdout(io.StringIO()) as output:
         result = call(**arguments)
-    log.info("trackio: %s", said.getvalue().strip())
+    log.info("trackio: %s", output.getvalue().strip())
     return result
 
 

@@ -174,18 +174,18 @@ class LogTail:
         """Return the last lines, including earlier files; :meth:`new` continues."""
         lines = deque(self.new(), maxlen=count)
         for path in earlier_logs(self._path):
-            room = count - len(lines)
-            if room <= 0 or not path.exists():
+            missing = count - len(lines)
+            if missing <= 0 or not path.exists():
                 break
-            earlier = path.read_bytes().split(b"\n")[:-1]
-            lines.extendleft(_text(line) for line in reversed(earlier[-room:]))
+            old_lines = path.read_bytes().split(b"\n")[:-1]
+            lines.extendleft(_text(line) for line in reversed(old_lines[-missing:]))
         return list(lines)
 
     def new(self) -> list[str]:
         """Return the whole lines added since the last call."""
-        unread = self._unread()  # before reading: a file with a successor does not grow
+        paths = self._unread()  # before reading: a file with a successor does not grow
         lines = self._lines()
-        for path in unread:
+        for path in paths:
             self._file.close()
             self._file = self._opened(path)
             lines += self._lines()
@@ -196,14 +196,14 @@ class LogTail:
         return [_text(self._begun)] if self._begun else []
 
     def _lines(self) -> list[str]:
-        *whole, self._begun = (self._begun + self._file.read()).split(b"\n")
-        return [_text(line) for line in whole]
+        *complete, self._begun = (self._begun + self._file.read()).split(b"\n")
+        return [_text(line) for line in complete]
 
     def _unread(self) -> list[Path]:
         """List the files started after the current one, oldest first."""
-        ours = os.fstat(self._file.fileno())
-        there = [p for p in (self._path, *earlier_logs(self._path)) if p.exists()]
-        newer = takewhile(lambda path: not os.path.samestat(path.stat(), ours), there)
+        current = os.fstat(self._file.fileno())
+        existing = [p for p in (self._path, *earlier_logs(self._path)) if p.exists()]
+        newer = takewhile(lambda path: not os.path.samestat(path.stat(), current), existing)
         return list(newer)[::-1]
 
     @staticmethod

@@ -59,8 +59,8 @@ PLAIN = "swarm-node-plain"  # the name of an error handler for str.encode
 def _plain(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    lacking = error.object[error.start : error.end]
-    return "".join(REPLACED.get(each) or _escaped(each) for each in lacking), error.end
+    characters = error.object[error.start : error.end]
+    return "".join(REPLACED.get(each) or _escaped(each) for each in characters), error.end
 
 
 codecs.register_error(PLAIN, _plain)
@@ -77,12 +77,12 @@ _displays: list[Any] = []  # consoles with a spinner, bar or panel at the bottom
 @contextmanager
 def display_on(console: Any) -> Iterator[None]:
     """Have :func:`say` print above what a rich console shows during the block."""
-    shown = [console] if console.is_terminal else []
-    _displays.extend(shown)
+    consoles = [console] if console.is_terminal else []
+    _displays.extend(consoles)
     try:
         yield
     finally:
-        for each in shown:
+        for each in consoles:
             _displays.remove(each)
 
 
@@ -100,10 +100,10 @@ LONG_WAIT_SECONDS = 2.0  # a shorter wait needs no line in the output of a scrip
 
 def say_if_long(text: str, *, err: bool = False) -> Timer:
     """Print a line after a while, unless the returned timer is cancelled before."""
-    late = Timer(LONG_WAIT_SECONDS, say, (text,), {"err": err})
-    late.daemon = True
-    late.start()
-    return late
+    timer = Timer(LONG_WAIT_SECONDS, say, (text,), {"err": err})
+    timer.daemon = True
+    timer.start()
+    return timer
 
 
 def say_on(text: str) -> None:
@@ -175,8 +175,8 @@ def program() -> str:
     """Return the program's name, or its absolute path, quoted for a shell."""
     # Not resolved: an environment's Python is a link to a file outside it.
     installed = Path(sys.executable).absolute().parent / NAME
-    found = shutil.which(NAME)
-    if not installed.exists() or (found and installed.samefile(found)):
+    on_path = shutil.which(NAME)
+    if not installed.exists() or (on_path and installed.samefile(on_path)):
         return NAME
     return shlex.quote(str(installed))
 
@@ -191,10 +191,10 @@ _STDERR = 2
 
 def discard_output(*descriptors: int) -> None:
     """Drop whatever is written to these descriptors from now on."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
+    devnull = os.open(os.devnull, os.O_WRONLY)
     for descriptor in descriptors:
-        os.dup2(nowhere, descriptor)
-    os.close(nowhere)
+        os.dup2(devnull, descriptor)
+    os.close(devnull)
 
 
 class GuardedOutput(io.FileIO):
@@ -210,11 +210,11 @@ class GuardedOutput(io.FileIO):
             # Python flushes again at exit; a second failure would print a stack trace.
             discard_output(self.fileno())
             if error.errno not in GONE and not self.drops:
-                what = f"cannot write to standard output ({error.strerror})"
+                problem = f"cannot write to standard output ({error.strerror})"
                 if error.errno in FULL:
                     remedy = "Free some space there, or redirect the output."
-                    raise DiskFullError(what, None, remedy) from error
-                raise NodeError(what, None, "Redirect the output.") from error
+                    raise DiskFullError(problem, None, remedy) from error
+                raise NodeError(problem, None, "Redirect the output.") from error
             self._tell(error)
         return len(data)
 
@@ -249,14 +249,14 @@ def guard_output() -> None:
             continue  # closed from the start, or replaced by the caller
         raw.drops = name == "stderr"  # there is no other place to report it
         stream.flush()
-        lasting = io.TextIOWrapper(
+        wrapper = io.TextIOWrapper(
             io.BufferedWriter(raw),
             encoding=stream.encoding,
             errors=PLAIN,
             line_buffering=stream.line_buffering,
             write_through=stream.write_through,
         )
-        setattr(sys, name, lasting)
+        setattr(sys, name, wrapper)
 
 
 def drop_failed_output() -> None:

@@ -102,22 +102,22 @@ class RoundRecord:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RoundRecord:
         """Invert :meth:`to_dict`, with former names, without unknown keys and nulls in mappings."""
-        present = {FORMER_NAMES.get(name, name): value for name, value in values.items()}
-        known = {name: present[name] for name in _names() if name in present}
-        for name, value in known.items():
+        current = {FORMER_NAMES.get(name, name): value for name, value in values.items()}
+        kwargs = {name: current[name] for name in _names() if name in current}
+        for name, value in kwargs.items():
             if isinstance(value, Mapping):
-                known[name] = {each: v for each, v in value.items() if v is not None}
-        return cls(**known)
+                kwargs[name] = {key: v for key, v in value.items() if v is not None}
+        return cls(**kwargs)
 
     def scalars(self) -> dict[str, float]:
         """Return every measured figure by name.
 
         Phases are ``seconds_<phase>``, ages are ``staleness_<steps>``.
         """
-        named = self.to_dict().items()
-        flat = {name: float(value) for name, value in named if isinstance(value, int | float)}
-        flat |= {f"seconds_{phase}": float(s) for phase, s in self.seconds.items()}
-        return flat | {f"staleness_{steps}": float(n) for steps, n in self.staleness.items()}
+        items = self.to_dict().items()
+        figures = {name: float(value) for name, value in items if isinstance(value, int | float)}
+        figures |= {f"seconds_{phase}": float(s) for phase, s in self.seconds.items()}
+        return figures | {f"staleness_{steps}": float(n) for steps, n in self.staleness.items()}
 
 
 @cache
@@ -226,9 +226,9 @@ def short_ids(ids: Collection[str], least: int = 14) -> list[str]:
 def split(seconds: Mapping[str, float]) -> str:
     """Format the fractions of a round's time, largest first, omitting those below 1 %."""
     total = seconds.get("total") or sum(seconds.values()) or 1.0
-    parts = sorted(((seconds.get(phase, 0.0), phase) for phase in PHASES), reverse=True)
-    shown = [f"{phase} {spent / total:.0%}" for spent, phase in parts if spent / total >= 0.01]
-    return ", ".join(shown) or NONE
+    pairs = sorted(((seconds.get(phase, 0.0), phase) for phase in PHASES), reverse=True)
+    texts = [f"{phase} {spent / total:.0%}" for spent, phase in pairs if spent / total >= 0.01]
+    return ", ".join(texts) or NONE
 
 
 def externals(record: RoundRecord) -> str:
@@ -316,19 +316,19 @@ class Terminal(Console):
 
     def print_table(self, table: Table) -> None:
         """Print a table without truncating columns that do not wrap, unlike rich."""
-        wide = self.options.update(width=LARGEST_WIDTH)
-        least = self.measure(table, options=wide).maximum
+        options = self.options.update(width=LARGEST_WIDTH)
+        width = self.measure(table, options=options).maximum
         for column in table.columns:
             if not column.no_wrap:
-                whole = self._whole(column, wide)
-                column.min_width = min(whole, LEAST_WIDTH)
-                least -= whole - column.min_width - 1  # rich may round each down by one
-        before = self.width
-        self.width = max(before, least)
+                full_width = self._whole(column, options)
+                column.min_width = min(full_width, LEAST_WIDTH)
+                width -= full_width - column.min_width - 1  # rich may round each down by one
+        old_width = self.width
+        self.width = max(old_width, width)
         try:
             self.print(table)
         finally:
-            self.width = before
+            self.width = old_width
 
     def _whole(self, column: Column, options: ConsoleOptions) -> int:
         cells = (column.header, *column.cells)

@@ -76,10 +76,10 @@ class JsonLinesFile:
     def _thin(self) -> None:
         self.file.close()  # Windows replaces no open file
         try:
-            with replacing(self._path) as draft, self._path.open("rb") as full:
-                kept = set(thinned([_look(line) for line in full], self._most // 2))
-                full.seek(0)
-                draft.writelines(line for place, line in enumerate(full) if place in kept)
+            with replacing(self._path) as draft, self._path.open("rb") as source:
+                indices = set(thinned([_look(line) for line in source], self._most // 2))
+                source.seek(0)
+                draft.writelines(line for index, line in enumerate(source) if index in indices)
         finally:
             self.file = self._path.open("ab", buffering=0)
 
@@ -115,9 +115,9 @@ def resident_mb() -> float:
     """
     process = psutil.Process()
     total = 0
-    for each in (process, *process.children(recursive=True)):
+    for proc in (process, *process.children(recursive=True)):
         try:
-            memory = each.memory_full_info()
+            memory = proc.memory_full_info()
         except psutil.NoSuchProcess:
             continue
         total += getattr(memory, "pss", memory.rss)
@@ -153,12 +153,12 @@ class Figures(Collector):
     def without_rounds(cls, status: Mapping[str, Any], counters: Counters) -> Figures:
         """Return the figures of this process, a node that has done no round."""
         swarms = [peer.get("swarm_id") for peer in status["peers"]]
-        ours = status["swarm_id"]
-        peers, unknown = swarms.count(ours), swarms.count(None)
-        more = status.get("peers_more") or 0  # of this swarm: connected peers precede these
+        swarm_id = status["swarm_id"]
+        peers, unknown = swarms.count(swarm_id), swarms.count(None)
+        extra = status.get("peers_more") or 0  # of this swarm: connected peers precede these
         gauges = {
             "time": float(status["time"]),
-            "peers": float(peers + more),
+            "peers": float(peers + extra),
             "foreign_peers": float(len(swarms) - peers - unknown),
             "rss_mb": resident_mb(),
         }
@@ -172,10 +172,10 @@ class Figures(Collector):
             ("refused", "refused groups by reason", "reason", self.refused),
             ("events", "totals by name", "event", self.events),
         )
-        for name, about, label, counts in totals:
-            family = CounterMetricFamily(PREFIX + name, about, labels=[label])
-            for each, count in counts.items():
-                family.add_metric([each], count)
+        for name, help_text, label, counts in totals:
+            family = CounterMetricFamily(PREFIX + name, help_text, labels=[label])
+            for key, count in counts.items():
+                family.add_metric([key], count)
             yield family
 
 

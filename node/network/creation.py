@@ -62,20 +62,20 @@ def bounds_for(tokens: int, group_size: int) -> AnswerBounds:
         raise BadSchema(f"answer_tokens: {tokens}; a completion has at least one")
     weight = frame_weight(tokens, group_size)
     if weight > MAX_FRAME_BYTES or TEXT_BYTES * tokens > MOST_TEXT_BYTES:
-        room = (MAX_FRAME_BYTES - FRAME_BYTES) // group_size - ANSWER_BYTES
-        fewer = (MAX_FRAME_BYTES - FRAME_BYTES) // (ANSWER_BYTES + TOKEN_BYTES * tokens)
+        budget = (MAX_FRAME_BYTES - FRAME_BYTES) // group_size - ANSWER_BYTES
+        max_group = (MAX_FRAME_BYTES - FRAME_BYTES) // (ANSWER_BYTES + TOKEN_BYTES * tokens)
         raise BadSchema(
             f"answer_tokens: {group_size} completions of {tokens} tokens may have {weight} "
             f"bytes, and a frame holds {MAX_FRAME_BYTES}: use at most "
-            f"{min(room // TOKEN_BYTES, MOST_TEXT_BYTES // TEXT_BYTES)} tokens"
-            + (f", or groups of {fewer}" if fewer >= FEWEST else "")
+            f"{min(budget // TOKEN_BYTES, MOST_TEXT_BYTES // TEXT_BYTES)} tokens"
+            + (f", or groups of {max_group}" if max_group >= FEWEST else "")
         )
-    usual = {f.name: f.default for f in fields(Manifest) if isinstance(f.default, int)}
+    defaults = {f.name: f.default for f in fields(Manifest) if isinstance(f.default, int)}
     return AnswerBounds(
         weight,
-        max(usual["max_frame_bytes"], _rounded(weight)),
-        max(usual["max_text_bytes"], _rounded(TEXT_BYTES * tokens)),
-        max(usual["max_completions"], group_size),
+        max(defaults["max_frame_bytes"], _rounded(weight)),
+        max(defaults["max_text_bytes"], _rounded(TEXT_BYTES * tokens)),
+        max(defaults["max_completions"], group_size),
     )
 
 
@@ -85,25 +85,25 @@ def caution(manifest: Manifest, tokens: int, group_size: int) -> str:
     ``tokens`` is ``engine.max_new_tokens``, or less if the policy's context is smaller.
     """
     weight = frame_weight(tokens, group_size)
-    asked = f"engine.max_new_tokens = {tokens} and engine.group_size = {group_size}"
+    keys = f"engine.max_new_tokens = {tokens} and engine.group_size = {group_size}"
     remedy = "decrease them"
     with suppress(BadSchema):
         bounds_for(tokens, group_size)
         remedy += ", or train in a swarm created with: swarm-node create --answer-tokens "
         remedy += f"{tokens} --group-size {group_size}"
     if group_size > manifest.max_completions:
-        most = counted(manifest.max_completions, "completion")
-        return f"{asked}: a group in this swarm has at most {most} (max_completions): {remedy}"
+        limit = counted(manifest.max_completions, "completion")
+        return f"{keys}: a group in this swarm has at most {limit} (max_completions): {remedy}"
     if weight > manifest.max_frame_bytes:
         return (
-            f"{asked}: a group may have {weight} bytes, and this swarm's frames hold "
+            f"{keys}: a group may have {weight} bytes, and this swarm's frames hold "
             f"{manifest.max_frame_bytes} (max_frame_bytes): larger groups are shared without "
             f"token ids and log-probs, or not at all: {remedy}"
         )
     if TEXT_BYTES * tokens > manifest.max_text_bytes:
         bound = manifest.max_text_bytes
         return (
-            f"{asked}: this swarm accepts completions of at most {bound} bytes (max_text_bytes); "
+            f"{keys}: this swarm accepts completions of at most {bound} bytes (max_text_bytes); "
             f"groups with a longer one are not shared: {remedy}"
         )
     return ""
@@ -188,8 +188,8 @@ def cautions(signed: bytes, task_set: str, named: Collection[str], config: Path)
     yield from unlisted(manifest.admission, manifest.founder)
     jsonl = {spec.name for spec in manifest.catalogue if spec.source == "jsonl"}
     for name, path in own_files(task_set).items():
-        if name in jsonl and (several := contradictions(path)):
-            yield several
+        if name in jsonl and (warning := contradictions(path)):
+            yield warning
         if name not in named:
             key = f"tasks.files.{name} = {toml_value(str(path.absolute()))}"
             yield f"this node does not train on {name} yet: set {key} in {config}"

@@ -104,16 +104,16 @@ class Membership(Opened):
         stack.callback(loop.close)
         kind: TransportKind = TRANSPORTS.open(network.transport, network.transport_options)
         # Without a learner there is nothing that unknown peers could slow down.
-        beside = self.takes and not self.samples
-        transport = kind.open(network, self.folder, self.counters, beside=beside)
+        has_learner = self.takes and not self.samples
+        transport = kind.open(network, self.folder, self.counters, beside=has_learner)
         stack.callback(lambda: loop.call(transport.close()))
         loop.call(transport.start())
         lan: Discovery | None = None
         if network.lan:
             lan = Discovery(transport, network.listen, SystemClock(), self.counters)
             stack.callback(lambda: loop.call(lan.close()))
-        pinned = pinned_manifest(self.config, self.folder, self.identity, transport, lan)
-        signed, self.notes = loop.call(pinned)
+        coroutine = pinned_manifest(self.config, self.folder, self.identity, transport, lan)
+        signed, self.notes = loop.call(coroutine)
         self.manifest, self.swarm_id = open_manifest(signed), swarm_id(signed)
         self._claim("swarm", self.swarm_id, self.folder.manifest)
         if not self.quiet:
@@ -128,9 +128,9 @@ class Membership(Opened):
         )
         member = loop.call(self._member(transport, verifier, signed))
         self._status = member.status()
-        works = [self.follow(member), *([lan.run(self.swarm_id)] if lan else [])]
-        for running in map(loop.start, works):
-            stack.callback(running.cancel)
+        coroutines = [self.follow(member), *([lan.run(self.swarm_id)] if lan else [])]
+        for future in map(loop.start, coroutines):
+            stack.callback(future.cancel)
 
     def _claim(self, what: str, digest: bytes, path: Path) -> None:
         if not self.experience.journal.claim(what, digest):
@@ -178,16 +178,16 @@ class Membership(Opened):
 
     async def follow(self, member: Member) -> None:
         """Run the member on the network thread and read its status every second."""
-        work = asyncio.ensure_future(member.run())
+        task = asyncio.ensure_future(member.run())
         try:
-            while not work.done():
+            while not task.done():
                 self._status = member.status()
                 self.failure = member.failure
-                await asyncio.wait({work}, timeout=LOOK_SECONDS)
-            work.result()
+                await asyncio.wait({task}, timeout=LOOK_SECONDS)
+            task.result()
         except Exception as error:  # whatever ends the member is counted, and kept in `failure`
             self.failure = error
             self.counters.add("member_stopped")
             log.exception("the network process stopped")
         finally:
-            work.cancel()
+            task.cancel()

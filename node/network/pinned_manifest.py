@@ -44,42 +44,42 @@ async def find_nearby(
 
     Raises NodeError if no valid manifest comes in ``patience`` seconds, ConfigError for several.
     """
-    found: Found = {}
+    manifests: Found = {}
     try:
         async with asyncio.timeout(patience):
-            await _search(lan, transport, wanted, found)
+            await _search(lan, transport, wanted, manifests)
     except MulticastUnavailable as error:
         remedy = "Name a peer with --peers instead."
         raise NodeError("the local network cannot be searched", error, remedy) from error
     except TimeoutError:
         log.info("looked for swarms on the local network for %g s", patience)
-    if len(found) == 1:
-        return next(iter(found.values()))
-    if not found:
+    if len(manifests) == 1:
+        return next(iter(manifests.values()))
+    if not manifests:
         swarm = f"a swarm {wanted}…" if wanted else "any swarm"
-        what = f"no member of {swarm} was found on the local network within seconds"
+        problem = f"no member of {swarm} was found on the local network within seconds"
         remedy = (
             "Run a member there with --lan, or name one with --peers. To create a swarm here: "
             "swarm-node init, swarm-node create --name NAME, then the same command."
         )
-        raise NodeError(what, f"{patience:g}", remedy)
-    choices = [f"{each} (at {where})" for each, (_, where) in list(found.items())[:NAMED]]
-    more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
+        raise NodeError(problem, f"{patience:g}", remedy)
+    choices = [f"{each} (at {address})" for each, (_, address) in list(manifests.items())[:NAMED]]
+    more = f" and {len(manifests) - NAMED} more" if len(manifests) > NAMED else ""
     remedy = "Several swarms are on the local network; name one with --swarm ID: "
     raise ConfigError("network.swarm", wanted, f"{remedy}{', '.join(choices)}{more}.")
 
 
-async def _search(lan: Discovery, transport: Transport, wanted: str, found: Found) -> None:
+async def _search(lan: Discovery, transport: Transport, wanted: str, manifests: Found) -> None:
     loop = asyncio.get_running_loop()
-    settled = float("inf")
-    while loop.time() < settled:
-        asked = [_manifest_of_sighting(lan, transport, each) for each in await lan.look(wanted)]
-        for answer in await asyncio.gather(*asked):
-            found.update(answer)
-        if len(wanted) == WHOLE_ID and found:
+    deadline = float("inf")
+    while loop.time() < deadline:
+        tasks = [_manifest_of_sighting(lan, transport, each) for each in await lan.look(wanted)]
+        for answer in await asyncio.gather(*tasks):
+            manifests.update(answer)
+        if len(wanted) == WHOLE_ID and manifests:
             return
-        if found:
-            settled = min(settled, loop.time() + SETTLE_SECONDS)
+        if manifests:
+            deadline = min(deadline, loop.time() + SETTLE_SECONDS)
         await asyncio.sleep(LOCAL_LOOK_SECONDS)
 
 
@@ -87,14 +87,14 @@ async def _manifest_of_sighting(lan: Discovery, transport: Transport, sighting: 
     try:
         signed = await fetch_manifest(transport, await lan.dial(sighting))
         open_manifest(signed)
-        found = swarm_id(signed).hex()
+        swarm = swarm_id(signed).hex()
     except (TransportError, ProtocolError) as error:
         log.info("asking %s for its swarm: %s", sighting.address, error)
         return {}
-    if found != sighting.swarm:
-        log.info("%s announces swarm %s and is in %s", sighting.address, sighting.swarm, found)
+    if swarm != sighting.swarm:
+        log.info("%s announces swarm %s and is in %s", sighting.address, sighting.swarm, swarm)
         return {}
-    return {found: (signed, sighting.address)}
+    return {swarm: (signed, sighting.address)}
 
 
 RETRY_SECONDS = 1.0
@@ -123,40 +123,40 @@ async def pinned_manifest(
     if it is not the one of ``network.swarm`` or several swarms match.
     """
     notes = _notes_on_itself(config, transport)
-    pinned = folder.manifest.exists()
-    if pinned:
+    is_pinned = folder.manifest.exists()
+    if is_pinned:
         signed, source = folder.manifest.read_bytes(), str(folder.manifest)
     else:
         if notes and len(notes) == len(config.network.peers):
             raise NodeError("cannot join by", notes[0], "Name another member of the swarm.")
-        signed, source, more = await _new_manifest(config, identity, transport, lan)
-        notes += more
+        signed, source, new_notes = await _new_manifest(config, identity, transport, lan)
+        notes += new_notes
     checked_manifest(signed, source)
-    found = swarm_id(signed).hex()
-    if not found.startswith(config.network.swarm):
+    swarm = swarm_id(signed).hex()
+    if not swarm.startswith(config.network.swarm):
         remedy = (
-            f"{source} belongs to swarm {found}: correct the key, name other peers, or move to "
+            f"{source} belongs to swarm {swarm}: correct the key, name other peers, or move to "
             "the other swarm with: swarm-node join --swarm ID."
         )
         raise ConfigError("network.swarm", config.network.swarm, remedy)
-    if pinned:
-        notes += await _notes_on_other_swarms(config.network.peers, transport, found, source)
+    if is_pinned:
+        notes += await _notes_on_other_swarms(config.network.peers, transport, swarm, source)
     else:
         write_atomic(folder.manifest, signed)
-        log.info("pinned the manifest of swarm %s from %s", found, source)
+        log.info("pinned the manifest of swarm %s from %s", swarm, source)
     return signed, notes
 
 
 def _notes_on_itself(config: Config, transport: Transport) -> tuple[str, ...]:
     """Return a note on each named peer that has this node's own identity."""
-    own = {*transport.addresses(), *config.network.announce_maddrs}
+    addresses = {*transport.addresses(), *config.network.announce_maddrs}
     return tuple(
         f"{address} has the identity of this node. If it is an address of this node, remove it. "
         "Otherwise that node's run folder is a copy of this one: stop one of the two nodes and "
         "start it in a new folder: swarm-node init NEW (swarm-node export copies its policy)"
         for address in config.network.peers
         if peer_of(address) == transport.peer_id
-        and not {address, address.rpartition("/p2p/")[0]} & own
+        and not {address, address.rpartition("/p2p/")[0]} & addresses
     )
 
 
@@ -189,45 +189,45 @@ def checked_manifest(signed: bytes, source: str) -> Manifest:
 
 
 async def _check_unique(
-    config: Config, transport: Transport, wanted: str, found: str, source: str
+    config: Config, transport: Transport, wanted: str, swarm: str, source: str
 ) -> None:
-    if not wanted or wanted == found or not found.startswith(wanted):
+    if not wanted or wanted == swarm or not swarm.startswith(wanted):
         return
-    fitting = {found: source}
+    matches = {swarm: source}
     async with aclosing(_swarms_of_peers(config.network.peers, transport)) as answers:
-        async for address, theirs in answers:
-            if theirs.startswith(wanted):
-                fitting.setdefault(theirs, address)
-    if len(fitting) > 1:
-        choices = ", ".join(f"{theirs} (from {where})" for theirs, where in fitting.items())
+        async for address, peer_swarm in answers:
+            if peer_swarm.startswith(wanted):
+                matches.setdefault(peer_swarm, address)
+    if len(matches) > 1:
+        choices = ", ".join(f"{peer_swarm} (from {where})" for peer_swarm, where in matches.items())
         remedy = f"Several swarms begin with these digits: write more digits of {choices}."
         raise ConfigError("network.swarm", wanted, remedy)
 
 
 async def _notes_on_other_swarms(
-    addresses: Sequence[str], transport: Transport, ours: str, source: str
+    addresses: Sequence[str], transport: Transport, swarm: str, source: str
 ) -> tuple[str, ...]:
     """Return notes on named peers in another swarm.
 
     That is not an error, or the holder of one address could keep a node from starting.
     """
-    elsewhere: list[tuple[str, str]] = []
-    met = False
+    foreign: list[tuple[str, str]] = []
+    matched = False
     async with aclosing(_swarms_of_peers(addresses, transport)) as answers:
-        async for address, theirs in answers:
-            if met := theirs == ours:
+        async for address, peer_swarm in answers:
+            if matched := peer_swarm == swarm:
                 break
-            elsewhere.append((address, theirs))
+            foreign.append((address, peer_swarm))
     notes = [
-        f"the peer at {address} is in another swarm, {theirs[:16]}: no rollouts come from it"
-        for address, theirs in elsewhere
+        f"the peer at {address} is in another swarm, {peer_swarm[:16]}: no rollouts come from it"
+        for address, peer_swarm in foreign
     ]
-    if elsewhere and not met:
+    if foreign and not matched:
         notes.append(
-            f"this run folder belongs to swarm {ours[:16]} ({source}), and no named peer is in "
-            f"it. To move there with this policy: swarm-node join --swarm {elsewhere[0][1][:16]} "
-            f"--peers {elsewhere[0][0]}. To start there with a new policy: swarm-node init NEW, "
-            f"then swarm-node join --config NEW --peers {elsewhere[0][0]}"
+            f"this run folder belongs to swarm {swarm[:16]} ({source}), and no named peer is in "
+            f"it. To move there with this policy: swarm-node join --swarm {foreign[0][1][:16]} "
+            f"--peers {foreign[0][0]}. To start there with a new policy: swarm-node init NEW, "
+            f"then swarm-node join --config NEW --peers {foreign[0][0]}"
         )
     return tuple(notes)
 
@@ -235,17 +235,17 @@ async def _notes_on_other_swarms(
 async def _swarms_of_peers(
     addresses: Sequence[str], transport: Transport
 ) -> AsyncGenerator[tuple[str, str], None]:
-    asked = [asyncio.create_task(_swarm_of_peer(address, transport)) for address in addresses]
+    tasks = [asyncio.create_task(_swarm_of_peer(address, transport)) for address in addresses]
     try:
         with suppress(TimeoutError):
-            for answer in asyncio.as_completed(asked, timeout=LOOK_SECONDS):
-                address, theirs = await answer
-                if theirs:
-                    yield address, theirs
+            for answer in asyncio.as_completed(tasks, timeout=LOOK_SECONDS):
+                address, peer_swarm = await answer
+                if peer_swarm:
+                    yield address, peer_swarm
     finally:
-        for task in asked:
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*asked, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _swarm_id_or_empty(signed: bytes) -> str:
@@ -286,7 +286,7 @@ async def _first_manifest(config: Config, transport: Transport, wanted: str) -> 
     try:
         async with asyncio.timeout(seconds):
             while True:
-                others = []
+                answers = []
                 for address in config.network.peers:
                     try:
                         signed = await fetch_manifest(transport, await transport.connect(address))
@@ -298,18 +298,18 @@ async def _first_manifest(config: Config, transport: Transport, wanted: str) -> 
                     failures.pop(address, None)
                     if not wanted or _swarm_id_or_empty(signed).startswith(wanted):
                         return signed, address
-                    others.append((signed, address))
+                    answers.append((signed, address))
                 if not failures:
-                    return others[0]
+                    return answers[0]
                 await asyncio.sleep(RETRY_SECONDS)
     except TimeoutError:
-        what = f"no peer answered within {seconds:g} seconds"
+        problem = f"no peer answered within {seconds:g} seconds"
         reasons = "; ".join(failures.values()) or ", ".join(config.network.peers)
         remedy = (
             "A node that joins for the first time needs a peer that answers: check the address, "
             "or run: swarm-node doctor --peers ADDRESS."
         )
-        raise NodeError(what, reasons, remedy) from None
+        raise NodeError(problem, reasons, remedy) from None
 
 
 OPTION = "--swarm"
@@ -326,27 +326,27 @@ def enter(config: Config, folder: RunFolder, wanted: str) -> tuple[str, ...]:
     files.settle()
     if not folder.manifest.exists():
         return ()
-    ours = folder.manifest.read_bytes()
+    current = folder.manifest.read_bytes()
     try:
-        checked_manifest(ours, str(folder.manifest))
+        checked_manifest(current, str(folder.manifest))
     except NodeError as error:
         if not (wanted and isinstance(error.__cause__, OtherVersion)):
             raise
-    left = swarm_id(ours).hex()
-    if not wanted or wanted == left:
+    old = swarm_id(current).hex()
+    if not wanted or wanted == old:
         return ()
-    before = {name: signed for name, signed in files.set_aside().items() if name.startswith(wanted)}
-    fitting = [*([left] if left.startswith(wanted) else []), *before]
-    if len(fitting) > 1:
-        raise UsageError(OPTION, wanted, f"Give more digits; it could be {' or '.join(fitting)}.")
-    if fitting == [left]:
+    past = {name: signed for name, signed in files.set_aside().items() if name.startswith(wanted)}
+    matches = [*([old] if old.startswith(wanted) else []), *past]
+    if len(matches) > 1:
+        raise UsageError(OPTION, wanted, f"Give more digits; it could be {' or '.join(matches)}.")
+    if matches == [old]:
         return ()
-    entered, signed = next(iter(before.items()), None) or _manifest_for_move(config, folder, wanted)
-    files.move(left, entered, signed)
+    new, signed = next(iter(past.items()), None) or _manifest_for_move(config, folder, wanted)
+    files.move(old, new, signed)
     name = checked_manifest(signed, OPTION).name
     return (
-        f"moved from swarm {left[:16]} to {name!r} {entered[:16]} with policy and optimizer; the "
-        f"replay buffer, task samples and reputations are set aside, and {OPTION} {left[:16]} "
+        f"moved from swarm {old[:16]} to {name!r} {new[:16]} with policy and optimizer; the "
+        f"replay buffer, task samples and reputations are set aside, and {OPTION} {old[:16]} "
         "returns to them",
     )
 
@@ -370,8 +370,8 @@ def _manifest_for_move(config: Config, folder: RunFolder, wanted: str) -> tuple[
             stack.callback(lambda: loop.call(lan.close()))
         signed, source = loop.call(request_manifest(config, transport, wanted, lan))
     checked_manifest(signed, source)
-    found = swarm_id(signed).hex()
-    if not found.startswith(wanted):
-        remedy = f"{source} is in swarm {found}: name that swarm, or other peers."
+    swarm = swarm_id(signed).hex()
+    if not swarm.startswith(wanted):
+        remedy = f"{source} is in swarm {swarm}: name that swarm, or other peers."
         raise UsageError(OPTION, wanted, remedy)
-    return found, signed
+    return swarm, signed

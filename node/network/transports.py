@@ -56,8 +56,8 @@ def _with_last_port(network: NetworkSection, folder: RunFolder) -> tuple[str, ..
     if network.announce_maddrs or not all(each.endswith("/tcp/0") for each in network.listen):
         return network.listen
     try:
-        before = with_port_of(folder.read_status().get("addresses") or (), network.listen)
-        return network.listen if any(map(why_not_free, before)) else before
+        addresses = with_port_of(folder.read_status().get("addresses") or (), network.listen)
+        return network.listen if any(map(why_not_free, addresses)) else addresses
     except (NodeError, OverflowError):  # it never ran, or its report is damaged
         return network.listen
 

@@ -58,9 +58,9 @@ def methods(machine: Machine) -> Iterator[Method]:
     if find_spec("bitsandbytes") is not None:
         yield Method("all weights, 8-bit optimizer", {**small, "learner.optimizer": "adamw8bit"})
     if machine.apart:
-        away = {"learner.offload": True}
-        yield Method("all weights, optimizer in main memory", {**checkpointing, **away})
-        yield Method("all weights, optimizer in main memory, small batches", {**small, **away})
+        offload = {"learner.offload": True}
+        yield Method("all weights, optimizer in main memory", {**checkpointing, **offload})
+        yield Method("all weights, optimizer in main memory, small batches", {**small, **offload})
     if find_spec("peft") is not None:
         lora = {"policy.lora_rank": RANK}
         yield Method("adapters (LoRA)", lora)
@@ -74,14 +74,14 @@ def dtypes(machine: Machine, shape: ModelShape) -> tuple[str, ...]:
     flops = machine.device.flops
     if shape.parameters < SMALL:
         return ("float32",)
-    quick = flops["bfloat16"] >= 0.8 * flops["float32"]
-    return ("bfloat16",) if quick else ("float32", "bfloat16")
+    is_fast = flops["bfloat16"] >= 0.8 * flops["float32"]
+    return ("bfloat16",) if is_fast else ("float32", "bfloat16")
 
 
 def learning_rate(parameters: int, *, adapters: bool) -> float:
     """Return the learning rate by the rule that ``learner.lr`` states."""
-    full = next((rate for most, rate in LEARNING_RATES if parameters < most), LARGE_RATE)
-    return min(LEARNING_RATES[0][1], round(10 * full, 9)) if adapters else full
+    full_rate = next((rate for limit, rate in LEARNING_RATES if parameters < limit), LARGE_RATE)
+    return min(LEARNING_RATES[0][1], round(10 * full_rate, 9)) if adapters else full_rate
 
 
 def choose(shape: ModelShape, machine: Machine, model: str, tokens: int) -> Choice:
@@ -90,23 +90,23 @@ def choose(shape: ModelShape, machine: Machine, model: str, tokens: int) -> Choi
     Raises ConfigError if nothing fits, or the disk is too small for a checkpoint.
     """
     planner = _Planner(shape, machine, model, tokens)
-    least: Choice | None = None
+    smallest: Choice | None = None
     # If half precision is slow, every way to train in float32 is faster than any in it.
     for dtype, method in product(dtypes(machine, shape), methods(machine)):
         choice = planner.choice(method, dtype)
         if fits(choice.estimate, machine):
             return planner.within_disk(planner.with_wide_batches(choice))
-        least = min(least or choice, choice, key=lambda each: _excess(each.estimate, machine))
-    assert least is not None
-    raise ConfigError("policy.model", model, missing(least.estimate, machine))
+        smallest = min(smallest or choice, choice, key=lambda each: _excess(each.estimate, machine))
+    assert smallest is not None
+    raise ConfigError("policy.model", model, missing(smallest.estimate, machine))
 
 
 def missing(need: MemoryEstimate, machine: Machine) -> str:
     place: Place = "device" if machine.apart and _short(need, machine, "device") else "memory"
-    there = machine.device.usable if place == "device" else machine.usable
-    where = machine.device.name if place == "device" else "main memory"
+    usable = machine.device.usable if place == "device" else machine.usable
+    label = machine.device.name if place == "device" else "main memory"
     return (
-        f"It needs at least {gigabytes(need.peak(place))} of {where}, and {gigabytes(there)} can "
+        f"It needs at least {gigabytes(need.peak(place))} of {label}, and {gigabytes(usable)} can "
         "be used: use a smaller model, shorter tasks with --task-tokens, or run pip install "
         "'.[lora,adamw8bit]' in the clone if either is missing."
     )
@@ -127,13 +127,13 @@ def fits(need: MemoryEstimate, machine: Machine) -> bool:
 
 
 def _excess(need: MemoryEstimate, machine: Machine) -> float:
-    short = _short(need, machine, "memory")
-    return max(short, _short(need, machine, "device")) if machine.apart else short
+    excess = _short(need, machine, "memory")
+    return max(excess, _short(need, machine, "device")) if machine.apart else excess
 
 
 def _short(need: MemoryEstimate, machine: Machine, place: Place) -> float:
-    free = machine.device.usable if place == "device" else machine.usable
-    return need.peak(place) - FREE_SHARE * free
+    usable = machine.device.usable if place == "device" else machine.usable
+    return need.peak(place) - FREE_SHARE * usable
 
 
 def need_of(shape: ModelShape, machine: Machine, config: Config, tokens: int) -> MemoryEstimate:
@@ -167,8 +167,8 @@ class _Planner:
         keys["engine.gpu_memory_utilization"] = share
         choice = self._chosen(method, keys)
         if not fits(choice.estimate, self.machine):
-            in_turns = {"schedule.mode": "sync", "engine.sleep_mode": True}
-            return self._chosen(method, {**keys, **in_turns})
+            sync_keys = {"schedule.mode": "sync", "engine.sleep_mode": True}
+            return self._chosen(method, {**keys, **sync_keys})
         return choice
 
     def with_wide_batches(self, choice: Choice) -> Choice:
@@ -177,10 +177,10 @@ class _Planner:
         if not self.machine.apart or key in choice.method.keys:
             return choice
         while True:
-            before = choice.keys[key]
+            tokens = choice.keys[key]
             work = work_of(self.shape, choice.config, self.tokens)
-            wider = self._chosen(choice.method, {**choice.keys, key: 2 * before})
-            if before >= min(WIDEST, work.read) or not fits(wider.estimate, self.machine):
+            wider = self._chosen(choice.method, {**choice.keys, key: 2 * tokens})
+            if tokens >= min(WIDEST, work.read) or not fits(wider.estimate, self.machine):
                 return choice
             choice = wider
 
@@ -189,12 +189,12 @@ class _Planner:
         disk = self.machine.disk
         if disk is None or choice.estimate.disk <= FREE_SHARE * disk:
             return choice
-        few = {"schedule.keep_checkpoints": 1, "schedule.keep_best": 0}
-        fewer = self._chosen(choice.method, {**choice.keys, **few})
-        if fewer.estimate.disk <= FREE_SHARE * disk:
-            return fewer
+        keys = {"schedule.keep_checkpoints": 1, "schedule.keep_best": 0}
+        smaller = self._chosen(choice.method, {**choice.keys, **keys})
+        if smaller.estimate.disk <= FREE_SHARE * disk:
+            return smaller
         remedy = (
-            f"Two checkpoints need {gigabytes(fewer.estimate.disk)} of disk, and "
+            f"Two checkpoints need {gigabytes(smaller.estimate.disk)} of disk, and "
             f"{gigabytes(disk)} are free: free some space, or name a folder on another disk."
         )
         raise ConfigError("schedule.keep_checkpoints", 1, remedy)
@@ -207,9 +207,9 @@ class _Planner:
         shape, machine = self.shape, self.machine
         tokens = min(self.tokens, shape.context)
         folder = Path(self.model).expanduser()
-        own = self.model not in SHIPPED and folder.is_dir()
+        is_folder = self.model not in SHIPPED and folder.is_dir()
         keys: dict[str, Any] = {
-            "policy.model": str(folder.resolve()) if own else self.model,
+            "policy.model": str(folder.resolve()) if is_folder else self.model,
             "policy.dtype": dtype,
             "policy.device": machine.device.kind,
             "engine.backend": "vllm" if vllm_here(machine, shape) else "transformers",

@@ -56,10 +56,10 @@ class Machine:
 
 def main_memory() -> tuple[int, int]:
     """Return total and free bytes of main memory, within a container's limit."""
-    seen = psutil.virtual_memory()
-    limit = min([seen.total, *filter(None, map(_limit, LIMITS))])
-    used = seen.total - seen.available
-    return limit, max(0, min(seen.available, limit - used if limit < seen.total else limit))
+    memory = psutil.virtual_memory()
+    limit = min([memory.total, *filter(None, map(_limit, LIMITS))])
+    used = memory.total - memory.available
+    return limit, max(0, min(memory.available, limit - used if limit < memory.total else limit))
 
 
 def _limit(path: Path) -> int:
@@ -82,9 +82,9 @@ def this_machine(device: str, folder: Path) -> Machine:
     without the ``device``, which is as ``policy.device``.
     """
     memory, _ = main_memory()
-    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    own = _device(device, cores(), memory)
-    return Machine(cores(), memory, usable(memory), shutil.disk_usage(there).free, own)
+    base = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    hardware = _device(device, cores(), memory)
+    return Machine(cores(), memory, usable(memory), shutil.disk_usage(base).free, hardware)
 
 
 def one_of(machine: Machine, nodes: int) -> Machine:
@@ -100,11 +100,11 @@ def asked_for(machine: Machine, memory: float | None, gpu: Device | None) -> Mac
         return machine
     machine = replace(machine, disk=None)
     if memory is not None:
-        whole = round(memory * GIB)
-        machine = replace(machine, memory=whole, usable=usable(whole))
+        size = round(memory * GIB)
+        machine = replace(machine, memory=size, usable=usable(size))
         if not machine.apart:
-            own = replace(machine.device, memory=whole, usable=usable(whole))
-            machine = replace(machine, device=own)
+            device = replace(machine.device, memory=size, usable=usable(size))
+            machine = replace(machine, device=device)
     return machine if gpu is None else replace(machine, device=gpu)
 
 
@@ -115,31 +115,31 @@ def _device(name: str, count: int, memory: int) -> Device:
 
     device = device_named(name)
     if device.type == "cuda":
-        of = torch.cuda.get_device_properties(device)
+        props = torch.cuda.get_device_properties(device)
         # bfloat16 came with compute capability 8 (Ampere); before, it is emulated.
-        return by_data_sheet(of.name, of.total_memory, half=of.major >= 8)
+        return by_data_sheet(props.name, props.total_memory, half=props.major >= 8)
     flops = {"float32": count * CORE_FLOPS, "bfloat16": count * CORE_FLOPS}
     if device.type == "cpu":
         flops["bfloat16"] *= 1.5 if bfloat16_instructions() else EMULATED
-    shown = "the CPU" if device.type == "cpu" else device.type
-    return Device(device.type, shown, memory, usable(memory), MEMORY_BANDWIDTH, flops)
+    label = "the CPU" if device.type == "cpu" else device.type
+    return Device(device.type, label, memory, usable(memory), MEMORY_BANDWIDTH, flops)
 
 
 def bfloat16_instructions(cpuinfo: Path = CPUINFO) -> bool:
     """Return whether this CPU multiplies bfloat16; False where the kernel does not list it."""
     try:
-        words = set(cpuinfo.read_text(encoding="utf-8").split())
+        flags = set(cpuinfo.read_text(encoding="utf-8").split())
     except OSError:
         return False
-    return bool(words & {"avx512_bf16", "amx_bf16", "bf16"})
+    return bool(flags & {"avx512_bf16", "amx_bf16", "bf16"})
 
 
 def emulated(dtype: str, cpuinfo: Path = CPUINFO) -> str:
     """Return why a dtype is slow on this CPU, with the remedy; empty if it is not known to be."""
     if dtype != "bfloat16" or not cpuinfo.exists() or bfloat16_instructions(cpuinfo):
         return ""
-    slow = f"this CPU has no instructions for it and takes up to {1 / EMULATED:.0f} times as long"
-    return f"{dtype!r}: {slow}: set it to 'float32'"
+    reason = f"this CPU has no instructions for it and takes up to {1 / EMULATED:.0f} times as long"
+    return f"{dtype!r}: {reason}: set it to 'float32'"
 
 
 CARDS: tuple[tuple[str, int, float, float], ...] = (
@@ -158,8 +158,8 @@ FLOAT32_SHARE = 0.25  # approximate float32 fraction of these FLOPS
 
 def card(memory: float) -> Device:
     """Return a GPU of ``memory`` GiB, as fast as the largest known one up to it."""
-    known = [each for each in CARDS if each[1] <= memory] or [CARDS[0]]
-    return by_data_sheet(known[-1][0], round(memory * GIB))
+    cards = [each for each in CARDS if each[1] <= memory] or [CARDS[0]]
+    return by_data_sheet(cards[-1][0], round(memory * GIB))
 
 
 def by_data_sheet(name: str, size: int, *, half: bool = True) -> Device:
@@ -167,6 +167,6 @@ def by_data_sheet(name: str, size: int, *, half: bool = True) -> Device:
     named = [each for each in CARDS if each[0] in name]
     sized = [each for each in CARDS if each[1] <= size / GIB + 1] or [CARDS[0]]
     _, _, bandwidth, products = max(named, key=lambda each: len(each[0])) if named else sized[-1]
-    quick = products if half else EMULATED * products
-    flops = {"float32": products * FLOAT32_SHARE, "bfloat16": quick}
+    half_flops = products if half else EMULATED * products
+    flops = {"float32": products * FLOAT32_SHARE, "bfloat16": half_flops}
     return Device("cuda", name, size, size, bandwidth, flops, source="by data sheet")

@@ -40,15 +40,15 @@ class Workload:
         answer = max(1, min(config.engine.max_new_tokens, shape.context - prompt))
         local = max(1, config.mixture.local)
         groups = max(local + config.mixture.external, config.mixture.target_groups)
-        most = PROCESS_ROWS if config.asynchronous else ENGINE_ROWS
+        limit = PROCESS_ROWS if config.asynchronous else ENGINE_ROWS
         # Without peers' groups all are local, and an evaluation samples one completion per task.
         completions = (local + config.mixture.external) * size
-        rows = max(size, min(most, max(completions, config.schedule.eval_tasks)))
+        rows = max(size, min(limit, max(completions, config.schedule.eval_tasks)))
         row = prompt + answer
         group = _read_together(shape, size, prompt, answer)
         copies = size * row - group if size * row**2 < group**2 else 0
-        held = round(group + COPY_WEIGHT * copies)
-        batch = max(row, min(config.learner.micro_batch_tokens, groups * held))
+        tokens = round(group + COPY_WEIGHT * copies)
+        batch = max(row, min(config.learner.micro_batch_tokens, groups * tokens))
         steps = max(1, groups // (config.learner.groups_per_step or groups))
         return cls(
             prompt=prompt,
@@ -69,10 +69,10 @@ def _read_together(shape: ModelShape, size: int, prompt: int, answer: int) -> in
         return size * (prompt + answer)
     pair = 2 * shape.layers * shape.heads * shape.head_size
 
-    def cost(together: int) -> float:
-        length, unpacked = prompt + together * answer, together * (prompt + answer) ** 2
-        pairs = min(length * length, unpacked) if together > 1 else unpacked / 2
-        return (length * shape.active + pairs * pair) / together
+    def cost(count: int) -> float:
+        length, unpacked = prompt + count * answer, count * (prompt + answer) ** 2
+        pairs = min(length * length, unpacked) if count > 1 else unpacked / 2
+        return (length * shape.active + pairs * pair) / count
 
     best = min((n for n in range(1, size + 1) if size % n == 0), key=cost)
     return size // best * (prompt + best * answer)
@@ -129,17 +129,17 @@ def estimate(
     """Estimate a node's memory on ``device``; ``device_memory`` is the GPU's bytes."""
     work = Workload.of(config, shape, prompt)
     gpu_program = GPU_PROGRAM if device == "cuda" else 0
-    found = (
+    parts = (
         MemoryPart("program", memory=PROGRAM, device=gpu_program),
         MemoryPart("other processes", memory=OTHERS),
         *_model(shape, config, device),
         *_update(shape, config, work, device),
         *_engine(shape, config, work, device, device_memory),
     )
-    kept = config.schedule.keep_checkpoints + config.schedule.keep_best + 1
+    count = config.schedule.keep_checkpoints + config.schedule.keep_best + 1
     adapters = FLOAT * trained(shape, config)
-    saved = adapters if config.policy.lora_rank else weights(shape, config)
-    return MemoryEstimate(found, round(kept * (saved + optimizer(shape, config))))
+    model_bytes = adapters if config.policy.lora_rank else weights(shape, config)
+    return MemoryEstimate(parts, round(count * (model_bytes + optimizer(shape, config))))
 
 
 def _at(name: str, value: float, device: str, *phases: Phase) -> MemoryPart:
@@ -148,69 +148,69 @@ def _at(name: str, value: float, device: str, *phases: Phase) -> MemoryPart:
 
 
 def _model(shape: ModelShape, config: Config, device: str) -> Iterator[MemoryPart]:
-    whole = weights(shape, config)
-    yield _at("weights", whole, device)
+    size = weights(shape, config)
+    yield _at("weights", size, device)
     if config.mixture.peer_ratio and config.mixture.external and not config.policy.lora_rank:
-        yield _at("reference", whole, device)
+        yield _at("reference", size, device)
     if config.policy.lora_rank:
         yield MemoryPart("program", memory=PEFT)
     else:
         # A weight file is assembled in main memory before it is written.
-        yield MemoryPart("files", memory=whole, phases=("save",))
+        yield MemoryPart("files", memory=size, phases=("save",))
 
 
 def _update(shape: ModelShape, config: Config, work: Workload, device: str) -> Iterator[MemoryPart]:
     place = "cpu" if config.learner.offload else device
-    kept, grown = activations(shape, config, work, device), gradients(shape, config)
+    act_bytes, grads = activations(shape, config, work, device), gradients(shape, config)
     if place != "cuda":
         # Gradients grow in the main memory of activations that the backward pass has freed.
-        grown = max(grown, stepping(shape, config) - (0 if device == "cuda" else kept))
-    yield _at("gradients", grown, place, "update")
+        grads = max(grads, stepping(shape, config) - (0 if device == "cuda" else act_bytes))
+    yield _at("gradients", grads, place, "update")
     yield _at("gradients", stepping(shape, config), place, "step")
     yield _at("optimizer", optimizer(shape, config), place, *AFTER_LOADING)
-    yield _at("activations", kept, device, "update")
+    yield _at("activations", act_bytes, device, "update")
     head = shape.vocabulary * shape.hidden * width(config)
     # A group's gradient of the output matrix beside the sum of those before it.
-    measured = head if config.mixture.external and not config.policy.lora_rank else 0
-    yield _at("logits", logits(shape, work, device) + measured, device, "update")
+    group_grad = head if config.mixture.external and not config.policy.lora_rank else 0
+    yield _at("logits", logits(shape, work, device) + group_grad, device, "update")
 
 
 def _engine(
     shape: ModelShape, config: Config, work: Workload, device: str, device_memory: int
 ) -> Iterator[MemoryPart]:
-    shared = not config.asynchronous and config.engine.backend == "transformers"
+    embedded = not config.asynchronous and config.engine.backend == "transformers"
     # The process keeps main memory that the embedded engine frees: the allocator returns no
     # block below 32 MiB (mallopt(3), M_MMAP_THRESHOLD). Freed GPU memory serves the update.
-    gone = shared and device == "cuda"
-    writing: tuple[Phase, ...] = ("generate",) if gone else AFTER_LOADING
+    is_freed = embedded and device == "cuda"
+    active: tuple[Phase, ...] = ("generate",) if is_freed else AFTER_LOADING
     model = width(config) * shape.parameters
-    if config.policy.lora_rank and not shared:
+    if config.policy.lora_rank and not embedded:
         # Adapters are merged into a copy, which is written for the engine's process.
         yield _at("engine", width(config) * shape.adapted, device, "load", "step")
     if config.engine.backend == "vllm":
         asleep = config.engine.sleep_mode and device == "cuda"
-        awake: tuple[Phase, ...] = ("generate", "save") if asleep else writing
+        awake: tuple[Phase, ...] = ("generate", "save") if asleep else active
         share = config.engine.gpu_memory_utilization * device_memory
-        taken = share if device == "cuda" else model + cache(shape, config, work, device)
-        yield _at("engine", taken, device, *awake)
-        yield MemoryPart("engine", memory=VLLM + 2 * model, phases=("load", *writing))
+        size = share if device == "cuda" else model + cache(shape, config, work, device)
+        yield _at("engine", size, device, *awake)
+        yield MemoryPart("engine", memory=VLLM + 2 * model, phases=("load", *active))
         return
-    held = cache(shape, config, work, device), decoder(shape, config) + gates(shape, config, device)
+    need = cache(shape, config, work, device), decoder(shape, config) + gates(shape, config, device)
     # The engine measures its step between batches, without what a batch's logits take.
-    between = sum(held) + shape.vocabulary * (
+    idle_bytes = sum(need) + shape.vocabulary * (
         width(config) * row_bucket(work.rows) - FLOAT * SAMPLED_LOGITS * work.rows
     )
-    if shape.fused and device == "cuda" and between <= min(KEPT, KEPT_SHARE * device_memory):
-        writing = AFTER_LOADING
-    yield _at("cache", held[0], device, *writing)
-    yield _at("engine", held[1], device, *writing)
+    if shape.fused and device == "cuda" and idle_bytes <= min(KEPT, KEPT_SHARE * device_memory):
+        active = AFTER_LOADING
+    yield _at("cache", need[0], device, *active)
+    yield _at("engine", need[1], device, *active)
     if device == "cpu":
         # In the same process, gradients of equal size take its place.
-        phases: tuple[Phase, ...] = ("generate",) if shared else writing
+        phases: tuple[Phase, ...] = ("generate",) if embedded else active
         yield MemoryPart("engine", memory=laid_out(shape, config), phases=phases)
-    if not shared:
-        yield _at("engine", model, device, *writing)
-        yield MemoryPart("engine", memory=PROGRAM + 2 * model, phases=writing)
+    if not embedded:
+        yield _at("engine", model, device, *active)
+        yield MemoryPart("engine", memory=PROGRAM + 2 * model, phases=active)
 
 
 SPARE = 1.5  # capacity factor of the embedded engine's KV cache
@@ -254,23 +254,23 @@ def gradients(shape: ModelShape, config: Config) -> float:
     A pass has then just begun its backward pass: its gradient replaces freed activations.
     :func:`stepping` counts it if larger.
     """
-    one = FLOAT * trained(shape, config)
+    gradient = FLOAT * trained(shape, config)
     if not config.mixture.external:
-        return one  # sum over earlier micro-batches
+        return gradient  # sum over earlier micro-batches
     groups = max(1, config.learner.groups_per_step)
     plain = width(config) == FLOAT and not config.learner.offload
-    if plain and not config.learner.gradient_checkpointing and groups * one <= GROUPS_TOGETHER:
-        return groups * one
-    return one
+    if plain and not config.learner.gradient_checkpointing and groups * gradient <= GROUPS_TOGETHER:
+        return groups * gradient
+    return gradient
 
 
 def stepping(shape: ModelShape, config: Config) -> float:
     """Return gradient bytes at the end of a pass: its own in weight dtype, and a sum."""
-    one = FLOAT * trained(shape, config)
-    kept = one if config.mixture.external else 0
+    gradient = FLOAT * trained(shape, config)
+    grad_sum = gradient if config.mixture.external else 0
     half = not config.policy.lora_rank and width(config) < FLOAT
     largest = shape.vocabulary * shape.hidden
-    return one + kept + ((width(config) + FLOAT) * largest if half else 0)
+    return gradient + grad_sum + ((width(config) + FLOAT) * largest if half else 0)
 
 
 def activations(shape: ModelShape, config: Config, work: Workload, device: str) -> float:
@@ -280,28 +280,28 @@ def activations(shape: ModelShape, config: Config, work: Workload, device: str) 
     heads' queries, keys, values and outputs, and four MLP tensors. A GPU's fused norms keep their
     inputs alone. With LoRA, half-precision linear layers also keep float32 inputs.
     """
-    one = width(config)
+    size = width(config)
     heads = (shape.heads + shape.kv_heads) * shape.head_size
     fused = device == "cuda" and shape.fused
-    norms = shape.norm_width * (one if fused else 2 * one + (FLOAT if one < FLOAT else 0))
-    layer = norms + (2 * shape.hidden + 3 * heads + 4 * shape.intermediate) * one
+    norms = shape.norm_width * (size if fused else 2 * size + (FLOAT if size < FLOAT else 0))
+    layer = norms + (2 * shape.hidden + 3 * heads + 4 * shape.intermediate) * size
     if config.policy.lora_rank:
         inputs = 3 * shape.hidden + shape.heads * shape.head_size + shape.intermediate
-        layer += FLOAT * inputs if one < FLOAT else 0
+        layer += FLOAT * inputs if size < FLOAT else 0
     if config.learner.gradient_checkpointing:
-        return work.batch * (shape.layers * shape.hidden * one + layer)
+        return work.batch * (shape.layers * shape.hidden * size + layer)
     return work.batch * shape.layers * layer
 
 
 def logits(shape: ModelShape, work: Workload, device: str) -> float:
     """Return bytes of logits, or of a part plus its output-matrix gradient if large."""
-    row, most = FLOAT * shape.vocabulary, whole_bytes(device)
-    if row * work.scored <= most:
+    row, limit = FLOAT * shape.vocabulary, whole_bytes(device)
+    if row * work.scored <= limit:
         return WHOLE_LOGITS * row * work.scored
-    part = max(LEAST_POSITIONS, chunk_bytes(device) // row)
+    chunk = max(LEAST_POSITIONS, chunk_bytes(device) // row)
     # Some passes are smaller than the largest, and hold all of theirs.
-    whole = row * work.alone if row * work.alone <= most else 0
-    return max(row * (WHOLE_LOGITS * part + shape.hidden), WHOLE_LOGITS * whole)
+    group_bytes = row * work.alone if row * work.alone <= limit else 0
+    return max(row * (WHOLE_LOGITS * chunk + shape.hidden), WHOLE_LOGITS * group_bytes)
 
 
 def cached_token(shape: ModelShape, config: Config) -> int:
@@ -311,18 +311,18 @@ def cached_token(shape: ModelShape, config: Config) -> int:
 
 def vllm_share(shape: ModelShape, config: Config, work: Workload, device_memory: int) -> float:
     """Return the share of a GPU for vLLM: the config's, or more for the model and a group."""
-    held = config.engine.group_size * (work.prompt + work.answer) * cached_token(shape, config)
-    needs = (width(config) * shape.parameters + held + VLLM_WORK) / device_memory
-    return max(config.engine.gpu_memory_utilization, min(0.95, math.ceil(20 * needs) / 20))
+    kv_bytes = config.engine.group_size * (work.prompt + work.answer) * cached_token(shape, config)
+    min_share = (width(config) * shape.parameters + kv_bytes + VLLM_WORK) / device_memory
+    return max(config.engine.gpu_memory_utilization, min(0.95, math.ceil(20 * min_share) / 20))
 
 
 def cache(shape: ModelShape, config: Config, work: Workload, device: str) -> float:
     """Return bytes of the KV cache of all concurrent rows, and of their logits."""
     token = cached_token(shape, config)
-    held = work.rows * (work.prompt + work.answer) * token * SPARE
+    kv_bytes = work.rows * (work.prompt + work.answer) * token * SPARE
     if device == "cuda" and shape.fused:
-        held = row_bucket(work.rows) * length_bucket(work.prompt + work.answer) * token
-    return held + FLOAT * SAMPLED_LOGITS * shape.vocabulary * work.rows
+        kv_bytes = row_bucket(work.rows) * length_bucket(work.prompt + work.answer) * token
+    return kv_bytes + FLOAT * SAMPLED_LOGITS * shape.vocabulary * work.rows
 
 
 def decoder(shape: ModelShape, config: Config) -> float:

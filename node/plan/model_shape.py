@@ -70,70 +70,70 @@ def shape_of(folder: Path, model: str) -> ModelShape:
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         with torch.device("meta"):
-            built = loader.from_config(config, trust_remote_code=False)
-        return _counted(built, model)
+            module = loader.from_config(config, trust_remote_code=False)
+        return _counted(module, model)
     except PolicyError:
         raise
     except Exception as error:  # wrong numbers in that file, or a family without attention
         raise no_model(model, f"config.json: {in_a_line(error)}") from error
 
 
-def _counted(built: Any, model: str) -> ModelShape:
+def _counted(module: Any, model: str) -> ModelShape:
     from torch import nn
 
     from node.learner.micro_batching import reads_shared_rows
     from node.policy.policy import context_length
 
-    text: Any = built.config.get_text_config()
+    text: Any = module.config.get_text_config()
     heads = int(text.num_attention_heads)
     hidden = int(text.hidden_size)
     kv_heads = int(getattr(text, "num_key_value_heads", None) or heads)
-    size = int(getattr(text, "head_dim", None) or hidden // heads)
-    parameters = sum(p.numel() for p in built.parameters())
-    head = built.get_output_embeddings()
-    linear = [m for m in built.modules() if isinstance(m, nn.Linear) and m is not head]
+    head_size = int(getattr(text, "head_dim", None) or hidden // heads)
+    parameters = sum(p.numel() for p in module.parameters())
+    head = module.get_output_embeddings()
+    linear = [m for m in module.modules() if isinstance(m, nn.Linear) and m is not head]
     layers = int(text.num_hidden_layers)
-    fused = layers * hidden * (heads + 2 * kv_heads) * size
+    fused = layers * hidden * (heads + 2 * kv_heads) * head_size
     idle, width = 0, getattr(text, "intermediate_size", 0)
-    experts, chosen = _first(text, EXPERTS), _first(text, CHOSEN)
-    if experts and chosen:  # a token passes through some experts only
-        width = int(getattr(text, "moe_intermediate_size", None) or width) * chosen
-        routed: int = sum(p.numel() for name, p in built.named_parameters() if ".experts." in name)
-        idle = round(routed * (1 - chosen / experts))
+    experts, active = _first(text, EXPERTS), _first(text, CHOSEN)
+    if experts and active:  # a token passes through some experts only
+        width = int(getattr(text, "moe_intermediate_size", None) or width) * active
+        routed: int = sum(p.numel() for name, p in module.named_parameters() if ".experts." in name)
+        idle = round(routed * (1 - active / experts))
     return ModelShape(
         family=str(text.model_type),
         parameters=parameters,
         active=parameters - idle,
         adapted=sum(m.weight.numel() for m in linear),
         adapter_width=sum(m.in_features + m.out_features for m in linear),
-        shares=reads_shared_rows(built),
+        shares=reads_shared_rows(module),
         fused=fused if text.model_type in FUSED else 0,
         layers=layers,
         hidden=hidden,
-        norm_width=_norms(built, hidden, size, {"q": heads, "k": kv_heads}) // layers,
+        norm_width=_norms(module, hidden, head_size, {"q": heads, "k": kv_heads}) // layers,
         intermediate=int(width or 4 * hidden),
         heads=heads,
         kv_heads=kv_heads,
-        head_size=size,
+        head_size=head_size,
         vocabulary=int(text.vocab_size),
-        context=context_length(built.config, model),
+        context=context_length(module.config, model),
     )
 
 
-def _norms(built: Any, hidden: int, size: int, heads: Mapping[str, int]) -> int:
+def _norms(root: Any, hidden: int, size: int, heads: Mapping[str, int]) -> int:
     """Return the elements that the norms of all layers read per token.
 
     One of queries or keys that is as wide as a head, ``size``, reads each of ``heads``.
     """
-    read = 0
-    for name, module in built.named_modules():
-        kind, parts = type(module).__name__, name.split(".")
-        if "Norm" in kind and not [*module.children()] and any(map(str.isdigit, parts)):
+    total = 0
+    for name, module in root.named_modules():
+        class_name, parts = type(module).__name__, name.split(".")
+        if "Norm" in class_name and not [*module.children()] and any(map(str.isdigit, parts)):
             weight = getattr(module, "weight", None)
             width = hidden if weight is None else weight.numel()
-            beside = any(part in name for part in ASIDE)
-            read += 0 if beside else width * (heads.get(parts[-1][0], 1) if width == size else 1)
-    return read
+            excluded = any(part in name for part in ASIDE)
+            total += 0 if excluded else width * (heads.get(parts[-1][0], 1) if width == size else 1)
+    return total
 
 
 def _first(text: Any, names: tuple[str, ...]) -> int:
@@ -164,15 +164,15 @@ def in_files(folder: Path) -> int:
 
 def by_sizes(config: Mapping[str, Any]) -> int:
     """Return the matrix weights of a known family, without norms and biases."""
-    known = all(isinstance(config.get(name), int) for name in SIZES)
-    if config.get("model_type") not in GATED or not known:
+    has_sizes = all(isinstance(config.get(name), int) for name in SIZES)
+    if config.get("model_type") not in GATED or not has_sizes:
         return 0
-    hidden, inner, heads, layers, words = (int(config[name]) for name in SIZES)
-    size = config.get("head_dim") or hidden // max(1, heads)
+    hidden, inner, heads, layers, vocab = (int(config[name]) for name in SIZES)
+    head_size = config.get("head_dim") or hidden // max(1, heads)
     kv_heads = config.get("num_key_value_heads") or heads
-    attention = 2 * hidden * size * (heads + kv_heads)
+    attention = 2 * hidden * head_size * (heads + kv_heads)
     tables = 1 if config.get("tie_word_embeddings", False) else 2
-    return int(tables * words * hidden + layers * (attention + 3 * hidden * inner))
+    return int(tables * vocab * hidden + layers * (attention + 3 * hidden * inner))
 
 
 def _in_file(path: Path) -> int:
@@ -192,11 +192,11 @@ def _in_file(path: Path) -> int:
 
 def _config(folder: Path) -> Mapping[str, Any]:
     try:
-        found = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         log.info("%s: its memory is not estimated: %s", folder, error)
         return {}
-    return found if isinstance(found, dict) else {}
+    return config if isinstance(config, dict) else {}
 
 
 FLOAT = 4
@@ -243,31 +243,31 @@ class LeastMemory:
     def words(self) -> str:
         """Describe the needed and existing memory of the place that is short."""
         if self.device > self.there[1]:
-            needed, there, place = self.device, self.there[1], "GPU memory"
+            needed, available, place = self.device, self.there[1], "GPU memory"
         else:
-            needed, there, place = self.memory, self.there[0], "main memory"
+            needed, available, place = self.memory, self.there[0], "main memory"
         return (
             f"its {self.weights / 1e9:.2f} billion weights need at least "
             f"{gigabytes(needed)} of {place} with these settings, and this machine has "
-            f"{gigabytes(there)}"
+            f"{gigabytes(available)}"
         )
 
 
 def least_memory(config: Config, weights: int) -> LeastMemory:
     """Return the minimum memory of a model with so many weights here."""
     gpu = gpu_memory(config.policy.device)
-    place = WIDTHS[config.policy.dtype] * weights
+    model_size = WIDTHS[config.policy.dtype] * weights
     copies = 2 if config.asynchronous else 1
-    stepped = 0.0
+    step_bytes = 0.0
     if not config.policy.lora_rank:
         half = WIDTHS[config.policy.dtype] < FLOAT or config.learner.offload
-        stepped = (FLOAT + MOMENTS[config.learner.optimizer] + FLOAT * half) * weights
-    beside = stepped if config.learner.offload and gpu else 0.0
-    on_device = place + stepped - beside if gpu else 0.0
-    memory = beside if gpu else copies * place + stepped
-    whole, free = main_memory()
-    there = whole + psutil.swap_memory().total, gpu
-    return LeastMemory(weights, memory, on_device, there, free)
+        step_bytes = (FLOAT + MOMENTS[config.learner.optimizer] + FLOAT * half) * weights
+    offloaded = step_bytes if config.learner.offload and gpu else 0.0
+    on_device = model_size + step_bytes - offloaded if gpu else 0.0
+    memory = offloaded if gpu else copies * model_size + step_bytes
+    total, free = main_memory()
+    available = total + psutil.swap_memory().total, gpu
+    return LeastMemory(weights, memory, on_device, available, free)
 
 
 def check_memory(config: Config) -> LeastMemory:
@@ -281,20 +281,20 @@ def check_memory(config: Config) -> LeastMemory:
     except PolicyError as error:
         log.info("memory is not checked: %s", error)
         weights = 0
-    found = least_memory(config, weights)
-    if not found.fits:
-        lack = found.words()
-        remedy = f"{lack[0].upper()}{lack[1:]}. {help_for(config)}"
+    memory = least_memory(config, weights)
+    if not memory.fits:
+        shortage = memory.words()
+        remedy = f"{shortage[0].upper()}{shortage[1:]}. {help_for(config)}"
         raise ConfigError("policy.model", model, remedy)
-    return found
+    return memory
 
 
 def help_for(config: Config) -> str:
     """Return the first keys of :data:`HELP` with which the model fits, as a sentence."""
     weights = least_weights(config_folder(config.policy.model))
-    present = config.model_dump()
+    current = config.model_dump()
     for keys in HELP:
-        if least_memory(build(present, keys), weights).fits:
-            shown = {key: "true" if value is True else repr(value) for key, value in keys.items()}
-            return f"Set {', '.join(f'{key} = {value}' for key, value in shown.items())}."
+        if least_memory(build(current, keys), weights).fits:
+            values = {key: "true" if value is True else repr(value) for key, value in keys.items()}
+            return f"Set {', '.join(f'{key} = {value}' for key, value in values.items())}."
     return "Use a smaller model: swarm-node plan shows the maximum size."

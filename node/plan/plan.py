@@ -65,10 +65,10 @@ class Plan:
         }
 
     def _factor(self, keys: Overrides) -> float:
-        named = {k: v for k, v in self.choice.keys.items() if k not in METHOD_KEYS}
+        base_keys = {k: v for k, v in self.choice.keys.items() if k not in METHOD_KEYS}
         # Those of this model may be wider, because it is small.
-        named["learner.micro_batch_tokens"] = narrow(self.tokens)
-        config = Config.with_overrides({**named, **keys})
+        base_keys["learner.micro_batch_tokens"] = narrow(self.tokens)
+        config = Config.with_overrides({**base_keys, **keys})
 
         def fitting(factor: float) -> bool:
             shape = self.shape.scaled(factor)
@@ -129,9 +129,9 @@ def lines(plan: Plan, written: Mapping[str, Any] | None = None) -> Iterator[str]
 
     ``written`` are the keys in node.toml, if the user changed the plan's.
     """
-    for part in (_beginning, _speed, instead, _table, _larger):
-        if found := list(part(plan)):
-            yield from found
+    for section in (_beginning, _speed, instead, _table, _larger):
+        if texts := list(section(plan)):
+            yield from texts
             yield ""
     yield "node.toml:"
     for key, value in (written or plan.choice.keys).items():
@@ -169,8 +169,8 @@ def _table(plan: Plan) -> Iterator[str]:
     disk = "" if machine.disk is None else f" of {_size(machine.disk)}"
     rows.append(("disk for checkpoints", "", _size(need.disk) + disk))
     for name, device, memory in rows:
-        own = f"{device:>10}" if machine.apart else ""
-        yield f"{name:<22}{own}{memory:>22}".rstrip()
+        gpu_cell = f"{device:>10}" if machine.apart else ""
+        yield f"{name:<22}{gpu_cell}{memory:>22}".rstrip()
 
 
 def _size(size: float) -> str:
@@ -205,10 +205,10 @@ def instead(plan: Plan) -> Iterator[str]:
         return
     longest = f"{LONGEST_ROUND / 60:.0f} min"
     yield f"With rounds of more than {longest}, training on this machine is not useful."
-    quicker = list(_quicker(plan))
-    yield "More useful options:" if quicker else "Use a smaller model and shorter completions."
-    for seconds, words in quicker:
-        yield f"  {words}: {_time(seconds)} per round"
+    options = list(_quicker(plan))
+    yield "More useful options:" if options else "Use a smaller model and shorter completions."
+    for seconds, change in options:
+        yield f"  {change}: {_time(seconds)} per round"
 
 
 def _quicker(plan: Plan) -> Iterator[tuple[float, str]]:
@@ -254,5 +254,5 @@ def _seconds(plan: Plan, shape: ModelShape, tokens: int, keys: Overrides) -> flo
 
 def _larger(plan: Plan) -> Iterator[str]:
     yield "the largest model of this type that would fit:"
-    for words, parameters in plan.larger().items():
-        yield f"  {words}: {count(parameters)}"
+    for method, parameters in plan.larger().items():
+        yield f"  {method}: {count(parameters)}"

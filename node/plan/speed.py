@@ -64,7 +64,7 @@ def _write(
     shape: ModelShape, config: Config, work: Workload, device: Device, flops: float
 ) -> float:
     rows = max(1, min(work.rows, work.completions))
-    past = rows * (work.prompt + work.answer / 2) * memory.cached_token(shape, config)
+    kv_bytes = rows * (work.prompt + work.answer / 2) * memory.cached_token(shape, config)
     model = memory.width(config) * _met(shape, rows)
     if config.engine.backend_options.get("int8"):
         share, model = INT8_SHARE, _met(shape, rows)
@@ -72,8 +72,8 @@ def _write(
         share = LAID_OUT_SHARE if memory.laid_out(shape, config) else FEW_ROWS_SHARE
     else:
         share = MULTIPLY_SHARE
-    reading = (model + past) / (device.bandwidth * READ_SHARE)
-    seconds = max(reading, 2 * rows * shape.active / (flops * share))
+    read_time = (model + kv_bytes) / (device.bandwidth * READ_SHARE)
+    seconds = max(read_time, 2 * rows * shape.active / (flops * share))
     if device.kind == "cuda" and config.engine.backend == "transformers":
         seconds = max(seconds, _launching(shape, config))
     return rows / seconds
@@ -92,11 +92,11 @@ def _step_seconds(shape: ModelShape, config: Config, work: Workload, device: Dev
     With the optimizer in main memory, each micro-batch's gradient moves there and is added.
     """
     trained, width = memory.trained(shape, config), memory.width(config)
-    moved = 2 * (memory.optimizer(shape, config) + (FLOAT + width) * trained)
+    num_bytes = 2 * (memory.optimizer(shape, config) + (FLOAT + width) * trained)
     if not (config.learner.offload and device.kind == "cuda"):
-        return moved / device.bandwidth
+        return num_bytes / device.bandwidth
     batches = max(1.0, work.read / work.batch / work.steps)
-    return (moved + batches * (width + 2 * FLOAT) * trained) / HOST_BANDWIDTH
+    return (num_bytes + batches * (width + 2 * FLOAT) * trained) / HOST_BANDWIDTH
 
 
 def _met(shape: ModelShape, rows: int) -> float:
@@ -111,9 +111,9 @@ def _operations(shape: ModelShape, config: Config) -> float:
     reference model one of about a third of the tokens.
     """
     passes = 4 if config.policy.lora_rank else 6
-    again = 2 if config.learner.gradient_checkpointing else 0
+    recompute = 2 if config.learner.gradient_checkpointing else 0
     bounded = config.mixture.peer_ratio and config.mixture.external
-    return (passes + again + (2 / 3 if bounded else 0)) * shape.active
+    return (passes + recompute + (2 / 3 if bounded else 0)) * shape.active
 
 
 FIRST_TOKENS, MOST_TOKENS = 4, 128
@@ -131,41 +131,41 @@ def probe(found: Plan, tell: Say) -> Speed:
     """
     from node.learner.learner import Learner
 
-    config, random = found.choice.config, Random(SEED)
+    config, rng = found.choice.config, Random(SEED)
     tell(f"building {found.model} with random weights")
     policy = random_policy(found)
     if policy.device.type == "cpu":
         threads = choose(config.node.threads)
         if not config.node.threads:
             fastest(policy.probe, threads)
-    prompt = [random.randrange(policy.tokenizer.vocab_size) for _ in range(PROMPT)]
-    room = min(MOST_TOKENS, found.shape.context - PROMPT)
+    prompt = [rng.randrange(policy.tokenizer.vocab_size) for _ in range(PROMPT)]
+    limit = min(MOST_TOKENS, found.shape.context - PROMPT)
     tell("writing answers")
-    write = _writing(found, policy, prompt, room)
+    write = _writing(found, policy, prompt, limit)
     tell("learning from answers")
-    read, step = _learning(Learner(policy, config.learner), prompt, config.engine.group_size, room)
+    read, step = _learning(Learner(policy, config.learner), prompt, config.engine.group_size, limit)
     return Speed.of(write, read, found.work, "measured", step)
 
 
-def _writing(found: Plan, policy: Policy, prompt: list[int], room: int) -> float:
+def _writing(plan: Plan, policy: Policy, prompt: list[int], limit: int) -> float:
     """Return tokens per second of all rows that a round decodes concurrently."""
     from node.engines.engine import Sampling
     from node.engines.kinds import kind_of
     from node.engines.transformers.engine import TransformersEngine
 
-    embedded = kind_of(found.choice.config).embedded(policy, SEED)
+    embedded = kind_of(plan.choice.config).embedded(policy, SEED)
     engine = embedded or TransformersEngine(policy, seed=SEED)
-    size = found.choice.config.engine.group_size
-    prompts = [prompt] * max(1, min(found.work.rows, found.work.completions) // size)
+    size = plan.choice.config.engine.group_size
+    prompts = [prompt] * max(1, min(plan.work.rows, plan.work.completions) // size)
 
     def rate(tokens: int) -> float:
         begin = time.perf_counter()
         groups = engine.generate(prompts, size, Sampling(max_new_tokens=tokens, seed=SEED))
-        count = sum(len(each.tokens.ids) for group in groups for each in group)
+        count = sum(len(sample.tokens.ids) for group in groups for sample in group)
         return count / (time.perf_counter() - begin)
 
-    first = rate(min(FIRST_TOKENS, room))
-    return rate(max(1, min(room, int(SECONDS * first / (size * len(prompts))))))
+    first = rate(min(FIRST_TOKENS, limit))
+    return rate(max(1, min(limit, int(SECONDS * first / (size * len(prompts))))))
 
 
 def random_policy(found: Plan) -> Policy:
@@ -180,8 +180,8 @@ def random_policy(found: Plan) -> Policy:
     config = found.choice.config.policy
     dtype = getattr(torch, config.dtype)
     loader: Any = AutoModelForCausalLM
-    shape = AutoConfig.from_pretrained(found.folder, trust_remote_code=False)
-    model = loader.from_config(shape, dtype=dtype, trust_remote_code=False)
+    auto_config = AutoConfig.from_pretrained(found.folder, trust_remote_code=False)
+    model = loader.from_config(auto_config, dtype=dtype, trust_remote_code=False)
     tokenizer = AutoTokenizer.from_pretrained(shipped_folder("tiny"), trust_remote_code=False)
     adapter = adapter_of(model, config) if config.lora_rank else None
     policy = Policy(model.to(device_named(config.device)), tokenizer, found.model, adapter)
@@ -189,9 +189,9 @@ def random_policy(found: Plan) -> Policy:
     return policy
 
 
-def _learning(learner: Learner, prompt: list[int], size: int, room: int) -> tuple[float, float]:
+def _learning(learner: Learner, prompt: list[int], size: int, limit: int) -> tuple[float, float]:
     """Return training tokens per second and optimizer seconds, from two lengths."""
-    lengths = min(SHORT, room), min(LONG, room)
+    lengths = min(SHORT, limit), min(LONG, limit)
     seconds = []
     for length in (lengths[0], *lengths):  # warm-up, and creates optimizer state
         group = _training_group(prompt, size, length)
@@ -199,10 +199,10 @@ def _learning(learner: Learner, prompt: list[int], size: int, room: int) -> tupl
         learner.update([group])
         seconds.append(time.perf_counter() - begin)
     _, short, long = seconds
-    more = size * (lengths[1] - lengths[0])
-    if more and long > short:
-        read = more / (long - short)
-        return read, max(0.0, short - (len(prompt) + size * lengths[0]) / read)
+    extra = size * (lengths[1] - lengths[0])
+    if extra and long > short:
+        rate = extra / (long - short)
+        return rate, max(0.0, short - (len(prompt) + size * lengths[0]) / rate)
     return (len(prompt) + size * lengths[1]) / long, 0.0
 
 

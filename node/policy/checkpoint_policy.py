@@ -40,8 +40,8 @@ def chosen(folder: RunFolder, *, step: str | None = None, best: bool = False) ->
             yield named(list_checkpoints(checkpoints), step, "--step").load()
         elif best:
             yield best_of(list_checkpoints(checkpoints), folder).load()
-        elif loaded := checkpoints.load_latest():
-            yield loaded
+        elif checkpoint := checkpoints.load_latest():
+            yield checkpoint
         else:
             raise no_checkpoint(checkpoints.folder)
 

@@ -96,21 +96,21 @@ def gpu_memory(device: str) -> int:
 
     With torch for AMD's GPUs, which NVIDIA's driver does not know, this imports it.
     """
-    kind, _, named = device.partition(":")
-    number, build = int(named or 0), torch_build()
+    kind, _, index = device.partition(":")
+    number, build = int(index or 0), torch_build()
     if kind not in ("auto", "cuda"):
         return 0
     if build.get("hip"):
         import torch
 
-        there = number < torch.cuda.device_count()
-        return torch.cuda.get_device_properties(number).total_memory if there else 0
+        exists = number < torch.cuda.device_count()
+        return torch.cuda.get_device_properties(number).total_memory if exists else 0
     handle, size = ctypes.c_int(0), ctypes.c_size_t(0)
     driver = _driver() if build.get("cuda", True) else None
     if driver is None or driver.cuDeviceGet(ctypes.byref(handle), number):
         return 0
-    failed = driver.cuDeviceTotalMem_v2(ctypes.byref(size), handle)
-    return 0 if failed else size.value
+    error_code = driver.cuDeviceTotalMem_v2(ctypes.byref(size), handle)
+    return 0 if error_code else size.value
 
 
 def _driver() -> Any:

@@ -27,9 +27,9 @@ def hidden_ids(tokenizer: PreTrainedTokenizerBase, vocabulary: int) -> frozenset
     These are all added tokens marked special, also those without a name such as ``eos_token``, and
     ids without a token. Other added tokens, such as ``<think>``, decode to what they spell.
     """
-    marked = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+    special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
     unused = set(range(vocabulary)).difference(tokenizer.get_vocab().values())
-    return frozenset(marked | unused | set(tokenizer.all_special_ids))
+    return frozenset(special | unused | set(tokenizer.all_special_ids))
 
 
 class PromptEncoder:
@@ -73,10 +73,10 @@ class PromptEncoder:
             return ids
         if (copy := self._renamed_foreign) is not None:
             return copy.encode(text)
-        split: list[int] = self._tokenizer.encode(
+        split_ids: list[int] = self._tokenizer.encode(
             text, add_special_tokens=False, split_special_tokens=True
         )
-        return split
+        return split_ids
 
     def spells(self, ids: Sequence[int], text: str) -> bool:
         """Return whether all added tokens in ``ids`` are those of :meth:`plain`."""
@@ -92,8 +92,8 @@ class PromptEncoder:
         The template's rendering of earlier turns is dropped: their ids exist already. Raises
         PolicyError if the template does not take a second turn.
         """
-        ended = self._end_of_turn_ids
-        return self._in_template(text, self._second_turn)[ended:]
+        end_count = self._end_of_turn_ids
+        return self._in_template(text, self._second_turn)[end_count:]
 
     def digest(self, eos_id: int) -> bytes:
         """Return the digest of all that decides a text's ids; not padding and truncation."""
@@ -102,13 +102,13 @@ class PromptEncoder:
         if rules is None:
             rules = {"class": type(tokenizer).__name__, "vocabulary": tokenizer.get_vocab()}
         template = tokenizer.chat_template
-        named = {
+        special = {
             name: token
             for name, token in tokenizer.special_tokens_map.items()
             if (re.search(rf"\b{name}\b", str(template)) if template else name == "bos_token")
         }
-        described = [PROMPT_FORMAT, rules, template, eos_id, named, self._options]
-        return sha256(json.dumps(described, sort_keys=True).encode()).digest()
+        content = [PROMPT_FORMAT, rules, template, eos_id, special, self._options]
+        return sha256(json.dumps(content, sort_keys=True).encode()).digest()
 
     def _turn_end(self, declared: Collection[int]) -> int | None:
         """Return the special token behind the last assistant message of a conversation.
@@ -117,45 +117,45 @@ class PromptEncoder:
         token has to be a ``declared`` end or to follow an earlier message, too. Some templates end
         no message, and the model writes the next turn's first token, a ``declared`` end.
         """
-        last, within = self._end_before([]), self._end_before([(USER, "?")])
-        if last is not None and (last in declared or within in (last, None)):
+        last, earlier = self._end_before([]), self._end_before([(USER, "?")])
+        if last is not None and (last in declared or earlier in (last, None)):
             return last
-        return within if within in declared else None
+        return earlier if earlier in declared else None
 
     def _end_before(self, later: Sequence[tuple[str, str]]) -> int | None:
         """Return the special token behind an assistant's text, before ``later`` turns."""
-        said = secrets.token_hex()
-        turns = [(USER, "?"), (ASSISTANT, said), *later]
+        marker = secrets.token_hex()
+        turns = [(USER, "?"), (ASSISTANT, marker), *later]
         try:
-            behind = self._rendered(turns, prompt=bool(later)).split(said)[1:]
+            tails = self._rendered(turns, prompt=bool(later)).split(marker)[1:]
         except PolicyError:
             return None
-        ids = self._with_control(behind[-1]) if behind else []
+        ids = self._with_control(tails[-1]) if tails else []
         end = self._count_through(ids, self.hidden)
         return ids[end - 1] if end else None
 
     def _count_through(self, ids: Sequence[int], ends: Collection[int]) -> int:
         """Return the number of ids through the first of ``ends``; 0 if text is before it."""
-        place = next((at for at, each in enumerate(ids) if each in ends), None)
-        if place is None or str(self._tokenizer.decode(list(ids[:place]))).strip():
+        index = next((i for i, token_id in enumerate(ids) if token_id in ends), None)
+        if index is None or str(self._tokenizer.decode(list(ids[:index]))).strip():
             return 0
-        return place + 1
+        return index + 1
 
     @cached_property
     def _end_of_turn_ids(self) -> int:
         """The number of ids between an assistant's text and the next turn that are its end."""
         stand_in = secrets.token_hex()
-        before, *after = self._second_turn(stand_in).split(stand_in)
-        if not after:
+        head, *tail = self._second_turn(stand_in).split(stand_in)
+        if not tail:
             raise self._no_second_turn()
-        return self._count_through(self._with_control(before), self._ends)
+        return self._count_through(self._with_control(head), self._ends)
 
     def _second_turn(self, text: str) -> str:
         """Render a second user turn, from the end of the assistant's text on."""
-        said = secrets.token_hex()
+        marker = secrets.token_hex()
         try:
-            rendered = self._rendered([(USER, "?"), (ASSISTANT, said), (USER, text)])
-            _, following = rendered.split(said)
+            rendered = self._rendered([(USER, "?"), (ASSISTANT, marker), (USER, text)])
+            _, following = rendered.split(marker)
         except (PolicyError, ValueError) as error:
             raise self._no_second_turn() from error
         return following
@@ -175,9 +175,9 @@ class PromptEncoder:
         except PolicyError:
             second = ""  # This template has single turns only.
         first = self._rendered([(USER, "?")])
-        written = self._with_control(first) + self._with_control(second)
+        ids = self._with_control(first) + self._with_control(second)
         added = self._tokenizer.added_tokens_decoder
-        return self._foreign | {i for i in written if i in added and added[i].content.strip(" \n▁")}
+        return self._foreign | {i for i in ids if i in added and added[i].content.strip(" \n▁")}
 
     @cached_property
     def _renamed_foreign(self) -> _RenamedTokens | None:
@@ -203,9 +203,9 @@ class PromptEncoder:
         """Encode a rendering, with ``text`` in place of the stand-in as plain text."""
         if (copy := self._renamed_control) is not None:
             return copy.encode(copy.rename(rendered).replace(stand_in, text))
-        first, *rest = rendered.split(stand_in)
+        first, *parts = rendered.split(stand_in)
         ids = self._with_control(first)
-        for part in rest:
+        for part in parts:
             ids += self.plain(text) + self._with_control(part)
         return ids
 
@@ -248,11 +248,11 @@ class _RenamedTokens:
         for each in rules["added_tokens"]:
             each["content"] = self._name(each["content"])
         model = rules["model"]
-        words = model["vocab"]
-        if isinstance(words, dict):
-            model["vocab"] = {self._name(word): i for word, i in words.items()}
+        vocab = model["vocab"]
+        if isinstance(vocab, dict):
+            model["vocab"] = {self._name(word): i for word, i in vocab.items()}
         else:
-            model["vocab"] = [[self._name(word), score] for word, score in words]
+            model["vocab"] = [[self._name(word), score] for word, score in vocab]
         if model.get("unk_token"):
             model["unk_token"] = self._name(model["unk_token"])
         rules |= {"post_processor": None, "padding": None, "truncation": None}
@@ -272,15 +272,15 @@ class _RenamedTokens:
 
     def rename(self, text: str) -> str:
         """Write the control tokens that the tokenizer finds in ``text`` with their other names."""
-        found = self._original(
+        encoded = self._original(
             text, add_special_tokens=False, split_special_tokens=False, return_offsets_mapping=True
         )
-        places = list(zip(found["input_ids"], found["offset_mapping"], strict=True))
-        for i, (begin, end) in reversed(places):
+        spans = list(zip(encoded["input_ids"], encoded["offset_mapping"], strict=True))
+        for i, (begin, end) in reversed(spans):
             if (token := self._tokens.get(i)) is not None:
                 # White space that the token takes in stays.
-                whole = text[begin:end]
-                name = whole.replace(token, self._names[token]) if token in whole else None
+                span = text[begin:end]
+                name = span.replace(token, self._names[token]) if token in span else None
                 text = text[:begin] + (name or self._names[token]) + text[end:]
         return text
 
@@ -302,9 +302,9 @@ def _rules(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any] | None:
 def check_options(tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any]) -> None:
     """Raise ConfigError unless the chat template reads these options."""
     template = str(tokenizer.chat_template or "")
-    taken = inspect.signature(tokenizer.apply_chat_template).parameters
+    parameters = inspect.signature(tokenizer.apply_chat_template).parameters
     for name, value in options.items():
-        if name in {*taken, "messages"} or not re.search(rf"\b{re.escape(name)}\b", template):
+        if name in {*parameters, "messages"} or not re.search(rf"\b{re.escape(name)}\b", template):
             has = "does not have this argument" if template else "is missing"
             raise ConfigError(
                 f"policy.chat_template_kwargs.{name}", value, f"The chat template {has}: remove it."

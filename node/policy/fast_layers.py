@@ -89,8 +89,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if rows * weight.numel() < LEAST_WORK:
         return torch_linear(x, weight, bias)
     if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
-        applied = _Differentiable.apply(x, weight, bias)  # type: ignore[no-untyped-call]
-        return cast(Tensor, applied)
+        output = _Differentiable.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+        return cast(Tensor, output)
     return _product(x, weight, bias)
 
 
@@ -121,14 +121,14 @@ def _on_cpu(weight: Tensor) -> bool:
 
 def lay_out(weight: Tensor) -> Tensor:
     """Copy a matrix for few-row products; RuntimeError if this CPU's oneDNN cannot."""
-    laid_out: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_ROWS)
-    return laid_out
+    prepacked: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_ROWS)
+    return prepacked
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute ``x W^T + b``; matrices may be transposed or in oneDNN's layout."""
-    found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-    return found
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return product
 
 
 class _Differentiable(torch.autograd.Function):
@@ -141,12 +141,12 @@ class _Differentiable(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
-        of_x, of_weight, of_bias = ctx.needs_input_grad
+        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
         flat = gradient.flatten(0, -2)
         return (
-            matmul(gradient, weight) if of_x else None,
-            matmul(flat.t(), x.flatten(0, -2)) if of_weight else None,
-            flat.sum(0) if of_bias else None,
+            matmul(gradient, weight) if needs_x else None,
+            matmul(flat.t(), x.flatten(0, -2)) if needs_weight else None,
+            flat.sum(0) if needs_bias else None,
         )
 
 
@@ -174,11 +174,11 @@ def packing_pays(dtype: torch.dtype) -> bool:
         x = torch.randn(PACKED_ROWS, PROBED_SIZE, dtype=dtype)
         weight = torch.randn(PROBED_SIZE, PROBED_SIZE, dtype=dtype)
         try:
-            laid_out = lay_out(weight)
+            prepacked = lay_out(weight)
         except RuntimeError as error:
             log.info("oneDNN lays out no matrix of %s on this processor: %.200s", dtype, error)
             return False
-        ours, theirs = partial(_product, x, laid_out), partial(product_of(weight), x, weight, None)
+        ours, theirs = partial(_product, x, prepacked), partial(product_of(weight), x, weight, None)
         ratio = share_of_time(ours, theirs)
     return _pays(f"a matrix of {dtype} laid out for {PACKED_ROWS} rows", ratio)
 
@@ -187,24 +187,24 @@ def share_of_time(ours: Callable[[], Tensor], theirs: Callable[[], Tensor]) -> f
     """Return the minimum time of ``ours`` over that of ``theirs``, run in turns."""
     times: dict[Callable[[], Tensor], list[float]] = {ours: [], theirs: []}
     for _ in range(PROBES):
-        for work, seconds in times.items():
-            begun = time.perf_counter()
-            work()
-            seconds.append(time.perf_counter() - begun)
+        for call, seconds in times.items():
+            start = time.perf_counter()
+            call()
+            seconds.append(time.perf_counter() - start)
     return min(times[ours]) / min(times[theirs])
 
 
-def _pays(what: str, ratio: float) -> bool:
-    chosen = ratio < QUICKER
+def _pays(method: str, ratio: float) -> bool:
+    is_chosen = ratio < QUICKER
     log.info(
         "a product with %d x %d weights takes %.2f of its time by %s: %s",
         PROBED_SIZE,
         PROBED_SIZE,
         ratio,
-        what,
-        "so it is done" if chosen else "it is left as it is",
+        method,
+        "so it is done" if is_chosen else "it is left as it is",
     )
-    return chosen
+    return is_chosen
 
 
 PROBED = 4  # Vectors that both ways normalize before a layer is switched.
@@ -247,9 +247,9 @@ def fuse_norm(layer: nn.Module) -> bool:
 def _same(layer: nn.Module, weight: Tensor, epsilon: float) -> bool:
     x = torch.randn(1, PROBED, len(weight), generator=torch.Generator().manual_seed(0)).to(weight)
     expected: Any = layer(x)
-    found = rms_norm(x, x.shape[-1:], weight, epsilon)
-    most = TOLERANCE[weight.dtype]
-    return expected.dtype == found.dtype and torch.allclose(expected, found, rtol=most, atol=most)
+    fused = rms_norm(x, x.shape[-1:], weight, epsilon)
+    tol = TOLERANCE[weight.dtype]
+    return expected.dtype == fused.dtype and torch.allclose(expected, fused, rtol=tol, atol=tol)
 
 
 def _fused(kind: type[nn.Module]) -> type[nn.Module]:

@@ -78,18 +78,18 @@ class Adapter:
             for name, layer in self._layers().items():
                 cast(Any, into.get_submodule(name)).weight.data.copy_(_sum(layer))
             return into
-        kept: tuple[Any, ...] = (self._model.config, *self._model.parameters())
-        shared: dict[int, Any] = {id(x): x for x in chain(kept, self._model.buffers())}
+        originals: tuple[Any, ...] = (self._model.config, *self._model.parameters())
+        memo: dict[int, Any] = {id(x): x for x in chain(originals, self._model.buffers())}
         for layer in self._layers().values():
             base = layer.get_base_layer()
-            shared[id(base.weight)] = Parameter(_sum(layer), requires_grad=False)
-            shared[id(layer)] = copy.deepcopy(base, shared)
-        return copy.deepcopy(self._model, shared)
+            memo[id(base.weight)] = Parameter(_sum(layer), requires_grad=False)
+            memo[id(layer)] = copy.deepcopy(base, memo)
+        return copy.deepcopy(self._model, memo)
 
     def disabled(self) -> AbstractContextManager[None]:
         """Return a context in which the model computes without the adapter."""
-        without: AbstractContextManager[None] = self._peft.disable_adapter()
-        return without
+        context: AbstractContextManager[None] = self._peft.disable_adapter()
+        return context
 
     def _layers(self) -> dict[str, Any]:
         return {name: x for name, x in self._model.named_modules() if isinstance(x, Linear)}

@@ -59,8 +59,8 @@ def usable(model: str) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, RuntimeError) and not isinstance(error, RecursionError):
             raise
-        why = f"its files have a wrong value: {type(error).__name__}: {in_a_line(error)}"
-        raise refused(model, why, FETCH_AGAIN) from error
+        reason = f"its files have a wrong value: {type(error).__name__}: {in_a_line(error)}"
+        raise refused(model, reason, FETCH_AGAIN) from error
 
 
 _MEANT = (
@@ -73,14 +73,14 @@ _MEANT = (
 def in_a_line(error: Exception) -> str:
     """Return an error's first line, or what it means where that does not tell."""
     line = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-    return next((meant for words, meant in _MEANT if words in line), line)
+    return next((meaning for pattern, meaning in _MEANT if pattern in line), line)
 
 
 def check_loaded(model: str, report: Mapping[str, Any]) -> None:
     """Raise PolicyError if transformers gave a model's weights random values."""
     if missing := sorted(report["missing_keys"]):
-        why = f"its files lack {counted(len(missing), 'weight')}, such as {missing[0]}"
-        raise refused(model, why, "Name a complete causal language model.")
+        reason = f"its files lack {counted(len(missing), 'weight')}, such as {missing[0]}"
+        raise refused(model, reason, "Name a complete causal language model.")
     for name, *_ in sorted(report["mismatched_keys"]):
         raise refused(model, f"its weight {name} has another shape than in {CONFIG}", FETCH_AGAIN)
 
@@ -113,41 +113,41 @@ def check_code(folder: Path, model: str) -> None:
         remedy = f"Remove {OTHER_CONFIGS} from {CONFIG}."
         raise refused(model, f"{OTHER_CONFIGS} has another file read instead of {CONFIG}", remedy)
     if kernel := next(_kernels(tables), None):
-        why = f"it needs its own code, which is never run: the kernel {kernel}"
+        reason = f"it needs its own code, which is never run: the kernel {kernel}"
         remedy = f"Remove the keys of {CONFIG} that end in {_KERNEL}."
-        raise refused(model, why, remedy)
-    if not (maps := [found for table in tables if (found := table.get("auto_map"))]):
+        raise refused(model, reason, remedy)
+    if not (maps := [auto_map for table in tables if (auto_map := table.get("auto_map"))]):
         return
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    kind = str(_read(folder / CONFIG, model).get("model_type"))
-    if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+    model_type = str(_read(folder / CONFIG, model).get("model_type"))
+    if model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         files = sorted({f"{name}.py" for name in _CLASS.findall(json.dumps(maps))})
-        why = f"it needs its own code, which is never run: {', '.join(files[:4]) or 'auto_map'}"
-        remedy = f"Name a model type that transformers has a class for; {kind!r} has none."
-        raise refused(model, why, remedy)
+        reason = f"it needs its own code, which is never run: {', '.join(files[:4]) or 'auto_map'}"
+        remedy = f"Name a model type that transformers has a class for; {model_type!r} has none."
+        raise refused(model, reason, remedy)
 
 
 def _links_out(folder: Path) -> Iterator[Path]:
     """Yield links that leave a model's folder, except weights and the blobs of the hub's cache."""
-    inside = [folder.resolve()]
+    roots = [folder.resolve()]
     if folder.parent.name == "snapshots":
-        inside.append((folder.resolve().parents[1] / "blobs").resolve())
+        roots.append((folder.resolve().parents[1] / "blobs").resolve())
     for path in folder.rglob("*"):
         if path.is_symlink() and path.suffix not in WEIGHTS:
             target = path.resolve()
-            if not any(target.is_relative_to(each) for each in inside):
+            if not any(target.is_relative_to(each) for each in roots):
                 yield path
 
 
 def _kernels(value: Any, key: str = "") -> Iterator[str]:
     """Yield the repositories that are named, at any depth, as the code of a part."""
     if isinstance(value, dict):
-        for name, each in value.items():
-            yield from _kernels(each, key if key.endswith(_KERNEL) else name)
+        for name, item in value.items():
+            yield from _kernels(item, key if key.endswith(_KERNEL) else name)
     elif isinstance(value, list):
-        for each in value:
-            yield from _kernels(each, key)
+        for item in value:
+            yield from _kernels(item, key)
     elif isinstance(value, str) and key.endswith(_KERNEL) and "/" in value:
         yield value
 
@@ -157,23 +157,23 @@ def check_kind(folder: Path, model: str) -> None:
     """Raise PolicyError unless a model is causal, unquantized and fits its tokenizer."""
     config = _read(folder / CONFIG, model)
     check_code(folder, model)
-    if (quantised := config.get("quantization_config")) is not None:
-        method = quantised.get("quant_method", "?") if isinstance(quantised, dict) else "?"
-        why = f"it is quantized ({method}): such weights cannot be trained"
-        raise refused(model, why, NO_OTHER_FORMAT)
+    if (quantization := config.get("quantization_config")) is not None:
+        method = quantization.get("quant_method", "?") if isinstance(quantization, dict) else "?"
+        reason = f"it is quantized ({method}): such weights cannot be trained"
+        raise refused(model, reason, NO_OTHER_FORMAT)
     classes = [str(each) for each in config.get("architectures") or ()]
     if config.get("is_encoder_decoder"):
-        what = "an encoder with a decoder"
+        kind = "an encoder with a decoder"
     elif classes and all(_OTHER_HEAD.search(each) or _HEADLESS.search(each) for each in classes):
-        what = classes[0]
+        kind = classes[0]
     else:
-        what = ""
-    if what:
+        kind = ""
+    if kind:
         remedy = "Name a causal language model, such as one of a class that ends in ForCausalLM."
-        raise refused(model, f"it is {what}, which does not generate text", remedy)
-    ids, known = _ids(config), _known(folder, model)
-    if ids and known:
-        check_vocabulary(model, ids, known)
+        raise refused(model, f"it is {kind}, which does not generate text", remedy)
+    num_ids, num_known = _ids(config), _known(folder, model)
+    if num_ids and num_known:
+        check_vocabulary(model, num_ids, num_known)
 
 
 def check_vocabulary(model: str, ids: int, known: int) -> None:
@@ -201,11 +201,11 @@ def check_weights(folder: Path, model: str) -> None:
             raise refused(model, f"there is neither {WHOLE[0]} nor {WHOLE[1]} in it", FETCH_AGAIN)
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
-        why = f"{len(missing)} of the {len(names)} files of its weights are missing: {missing[0]}"
-        raise refused(model, why, FETCH_AGAIN)
+        cause = f"{len(missing)} of the {len(names)} files of its weights are missing: {missing[0]}"
+        raise refused(model, cause, FETCH_AGAIN)
     for name in names:
-        if why := _incomplete(folder / name):
-            raise refused(model, why, FETCH_AGAIN)
+        if cause := _incomplete(folder / name):
+            raise refused(model, cause, FETCH_AGAIN)
 
 
 def is_gguf(path: Path) -> bool:
@@ -223,18 +223,18 @@ def _incomplete(path: Path) -> str:
     if path.suffix != ".safetensors":
         return f"{path.name} is empty" if size == 0 else ""
     with path.open("rb") as file:
-        header = int.from_bytes(file.read(LENGTH_BYTES), "little")
-        whole = LENGTH_BYTES + header
-        if LENGTH_BYTES < whole <= size:
+        length = int.from_bytes(file.read(LENGTH_BYTES), "little")
+        expected = LENGTH_BYTES + length
+        if LENGTH_BYTES < expected <= size:
             try:
-                tensors = json.loads(file.read(header))
-                kept = (each for name, each in tensors.items() if name[:2] != "__")
-                ends = [each["data_offsets"][1] for each in kept]
+                tensors = json.loads(file.read(length))
+                entries = (entry for name, entry in tensors.items() if name[:2] != "__")
+                ends = [entry["data_offsets"][1] for entry in entries]
             except (ValueError, KeyError, TypeError, AttributeError, IndexError):
                 return f"the header of {path.name} is damaged"
-            whole += max(ends, default=0)
-    if size < whole or size <= LENGTH_BYTES:
-        return f"{path.name} ends after {size} of {max(whole, LENGTH_BYTES + 1)} bytes"
+            expected += max(ends, default=0)
+    if size < expected or size <= LENGTH_BYTES:
+        return f"{path.name} ends after {size} of {max(expected, LENGTH_BYTES + 1)} bytes"
     return ""
 
 
@@ -251,23 +251,23 @@ def _known(folder: Path, model: str) -> int:
     if not path.is_file():
         return 0
     rules = _read(path, model)
-    words = rules.get("model", {}).get("vocab") or ()
-    ids = list(words.values()) if isinstance(words, dict) else list(range(len(words)))
+    vocab = rules.get("model", {}).get("vocab") or ()
+    ids = list(vocab.values()) if isinstance(vocab, dict) else list(range(len(vocab)))
     ids += [each["id"] for each in rules.get("added_tokens") or ()]
     return max(ids, default=-1) + 1
 
 
 def _read(path: Path, model: str) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes())
     except OSError as error:
-        why = f"{path.name} cannot be read: {error.strerror}"
-        raise refused(model, why, FETCH_AGAIN) from error
+        reason = f"{path.name} cannot be read: {error.strerror}"
+        raise refused(model, reason, FETCH_AGAIN) from error
     except (ValueError, RecursionError) as error:
         raise refused(model, f"{path.name} is not JSON", FETCH_AGAIN) from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise refused(model, f"{path.name} is not a JSON object", FETCH_AGAIN)
-    return found
+    return content
 
 
 def refused(model: str, why: str, remedy: str) -> PolicyError:
@@ -285,13 +285,13 @@ def check_begun(config: PolicySection, begun: Mapping[str, Any]) -> None:
         _check_same("policy.lora_targets", list(config.lora_targets), begun["lora_targets"])
 
 
-def _check_same(key: str, now: Any, begun: Any) -> None:
+def _check_same(key: str, now: Any, saved: Any) -> None:
     """Compare a value with the checkpoint's; a model's folder may have moved."""
-    moved = isinstance(now, str) and Path(now).is_absolute() and Path(now).name == Path(begun).name
-    if now != begun and not moved:
+    moved = isinstance(now, str) and Path(now).is_absolute() and Path(now).name == Path(saved).name
+    if now != saved and not moved:
         raise ConfigError(
             key,
             now,
-            f"The checkpoints here start from {begun!r}: set it to that, or start a new run in "
+            f"The checkpoints here start from {saved!r}: set it to that, or start a new run in "
             "another folder with node.run_dir.",
         )

@@ -41,8 +41,8 @@ def cached(model: str) -> Path | None:
     """Return the hub cache's folder of this model, which may be incomplete."""
     from huggingface_hub import try_to_load_from_cache
 
-    found = try_to_load_from_cache(model, "config.json")
-    return Path(found).parent if isinstance(found, str) else None
+    path = try_to_load_from_cache(model, "config.json")
+    return Path(path).parent if isinstance(path, str) else None
 
 
 def offline() -> bool:
@@ -53,12 +53,12 @@ def offline() -> bool:
 
 def patience() -> float:
     """Return the hub's timeout in seconds; raise ConfigError if it is set wrongly."""
-    given = os.environ.get(PATIENCE_VARIABLE)
-    if given is None:
+    value = os.environ.get(PATIENCE_VARIABLE)
+    if value is None:
         return PATIENCE_SECONDS
-    if not given.isdecimal() or int(given) == 0:
-        raise ConfigError(PATIENCE_VARIABLE, repr(given), "Give whole seconds, such as 30.")
-    return float(given)
+    if not value.isdecimal() or int(value) == 0:
+        raise ConfigError(PATIENCE_VARIABLE, repr(value), "Give whole seconds, such as 30.")
+    return float(value)
 
 
 def fetch(model: str, names: Sequence[str], tell: Say) -> Path:
@@ -69,26 +69,26 @@ def fetch(model: str, names: Sequence[str], tell: Say) -> Path:
     """
     from huggingface_hub import snapshot_download
 
-    needed = wanted(names)
-    plan = snapshot_download(model, allow_patterns=needed, dry_run=True)
+    patterns = wanted(names)
+    plan = snapshot_download(model, allow_patterns=patterns, dry_run=True)
     missing = sum(file.file_size or 0 for file in plan if file.will_download)
     bar = _reporting_bar(model, missing, tell) if missing else None
-    return Path(snapshot_download(model, allow_patterns=needed, tqdm_class=bar))
+    return Path(snapshot_download(model, allow_patterns=patterns, tqdm_class=bar))
 
 
 def wanted(names: Sequence[str]) -> list[str]:
     """Select the files that a model is loaded from: no copies in other formats."""
     top = [name for name in names if "/" not in name]
-    found = ([n for n in top if n.startswith(begin) and n.endswith(end)] for begin, end in WEIGHTS)
-    return [*(name for name in top if name.endswith(TEXTS)), *next(filter(None, found), [])]
+    files = ([n for n in top if n.startswith(begin) and n.endswith(end)] for begin, end in WEIGHTS)
+    return [*(name for name in top if name.endswith(TEXTS)), *next(filter(None, files), [])]
 
 
 def _reporting_bar(model: str, total: int, tell: Say) -> type[Any]:
     """Create a tqdm class that reports progress; its own total omits pending files."""
     from tqdm import tqdm
 
-    started = time.monotonic()
-    reported_percent, reported_at = -1, started - REPORT_SECONDS
+    start = time.monotonic()
+    reported_percent, reported_at = -1, start - REPORT_SECONDS
 
     class Bar(tqdm):  # type: ignore[misc]
         def __init__(self, *args: Any, **settings: Any) -> None:
@@ -96,15 +96,15 @@ def _reporting_bar(model: str, total: int, tell: Say) -> type[Any]:
 
         def display(self, *_: Any, **__: Any) -> bool:
             nonlocal reported_percent, reported_at
-            now, done = time.monotonic(), min(self.n, total)
-            percent = 100 * done // total
-            if self.unit != "B" or done <= 0 or percent <= reported_percent:
+            now, fetched = time.monotonic(), min(self.n, total)
+            percent = 100 * fetched // total
+            if self.unit != "B" or fetched <= 0 or percent <= reported_percent:
                 return True
             if now >= reported_at + REPORT_SECONDS:
                 reported_percent, reported_at = percent, now
-                left = duration((now - started) * (total - done) / done)
-                size = f"{done / 1e6:.0f} of {total / 1e6:.0f} MB"
-                tell(f"fetching {model}: {size}, about {left} left")
+                time_left = duration((now - start) * (total - fetched) / fetched)
+                size = f"{fetched / 1e6:.0f} of {total / 1e6:.0f} MB"
+                tell(f"fetching {model}: {size}, about {time_left} left")
             return True
 
     return Bar
@@ -136,8 +136,8 @@ def no_folder(model: str) -> str:
     """Return why a name is not a model folder; empty if it is one, or a hub id."""
     path = Path(model).expanduser()
     if path.is_dir():
-        alone = "a LoRA adapter alone, of another model" if (path / ADAPTER).is_file() else ""
-        return "" if (path / CONFIG).is_file() else alone or f"there is no {CONFIG} in this folder"
+        reason = "a LoRA adapter alone, of another model" if (path / ADAPTER).is_file() else ""
+        return "" if (path / CONFIG).is_file() else reason or f"there is no {CONFIG} in this folder"
     return "" if _HUB_ID.fullmatch(model) and not model.startswith(".") else "no such folder"
 
 
@@ -158,10 +158,10 @@ def check_model(model: str) -> None:
     """
     if _local(model):
         return
-    if here := cached(model):
-        check_kind(here, model)
+    if folder := cached(model):
+        check_kind(folder, model)
         if offline():
-            check_weights(here, model)
+            check_weights(folder, model)
     else:
         _at_hub(model)
 
@@ -173,21 +173,21 @@ def located(model: str, tell: Say) -> Path:
     """
     if folder := _local(model):
         return folder
-    found = _from_hub(model, tell)
-    check_kind(found, model)
-    check_weights(found, model)
-    return found
+    fetched = _from_hub(model, tell)
+    check_kind(fetched, model)
+    check_weights(fetched, model)
+    return fetched
 
 
 def _local(model: str) -> Path | None:
     """Return the folder of a shipped model, or a user's once checked; None for a hub id."""
     if model in SHIPPED:
         return shipped_folder(model)
-    folder, why = Path(model).expanduser(), no_folder(model)
-    if is_gguf(folder) or (why and any(folder.glob("*.gguf"))):
+    folder, reason = Path(model).expanduser(), no_folder(model)
+    if is_gguf(folder) or (reason and any(folder.glob("*.gguf"))):
         raise gguf(model)
-    if why:
-        raise no_model(model, why)
+    if reason:
+        raise no_model(model, reason)
     if not folder.is_dir():
         return None
     check_kind(folder, model)
@@ -196,28 +196,28 @@ def _local(model: str) -> Path | None:
 
 
 def _from_hub(model: str, tell: Say) -> Path:
-    here = cached(model)
-    if here and offline():
-        return here
+    folder = cached(model)
+    if folder and offline():
+        return folder
     try:
         return fetch(model, _at_hub(model), tell)
     except PolicyError as error:
-        if here is None:
+        if folder is None:
             raise
         log.warning("%s The node uses the cached files.", error)
-        return here
+        return folder
 
 
 def config_folder(model: str) -> Path:
     """Return a folder with at least ``config.json``; raises as :func:`check_model`."""
     if model in SHIPPED:
         return shipped_folder(model)
-    if why := no_folder(model):
-        raise no_model(model, why)
+    if reason := no_folder(model):
+        raise no_model(model, reason)
     folder = Path(model).expanduser()
-    found = folder if folder.is_dir() else cached(model) or _config_at_hub(model)
-    check_kind(found, model)
-    return found
+    source = folder if folder.is_dir() else cached(model) or _config_at_hub(model)
+    check_kind(source, model)
+    return source
 
 
 def _config_at_hub(model: str) -> Path:
@@ -240,38 +240,38 @@ def _at_hub(model: str) -> tuple[str, ...]:
     from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
 
-    if "/" not in model and (near := get_close_matches(model.lower(), SHIPPED, 1, 0.8)):
-        raise refused(model, "no such folder here", f"Did you mean {near[0]!r}?")
+    if "/" not in model and (similar := get_close_matches(model.lower(), SHIPPED, 1, 0.8)):
+        raise refused(model, "no such folder here", f"Did you mean {similar[0]!r}?")
     if offline():
         raise no_model(model, "it is not in the cache, and HF_HUB_OFFLINE is set")
     seconds, answers = patience(), list[Any]()
     # On a thread, because a name server that does not answer has no timeout.
-    asking = threading.Thread(target=_ask, args=(HfApi(), model, seconds, answers), daemon=True)
-    asking.start()
-    asking.join(seconds)
+    thread = threading.Thread(target=_ask, args=(HfApi(), model, seconds, answers), daemon=True)
+    thread.start()
+    thread.join(seconds)
     answer = answers[0] if answers else TimeoutError()
     if isinstance(answer, GatedRepoError):
-        why = "it is gated: only users who accepted its terms may download it"
+        reason = "it is gated: only users who accepted its terms may download it"
         remedy = "Accept them on the model's page, log in with: hf auth login, and start again."
-        raise refused(model, why, remedy) from answer
+        raise refused(model, reason, remedy) from answer
     if isinstance(answer, RepositoryNotFoundError):
         raise no_model(model, "no such folder here, and no such model on the hub") from answer
     if isinstance(answer, HfHubHTTPError):
-        why = f"no such folder here, and the hub refuses access: {in_a_line(answer)}"
-        raise no_model(model, why) from answer
+        reason = f"no such folder here, and the hub refuses access: {in_a_line(answer)}"
+        raise no_model(model, reason) from answer
     if isinstance(answer, Exception):
-        late = f"{constants.ENDPOINT} did not answer within {seconds:.0f} s"
-        why = late if "Timeout" in type(answer).__name__ else in_a_line(answer)
-        raise unreachable(model, f"the hub is unreachable: {why}") from answer
+        message = f"{constants.ENDPOINT} did not answer within {seconds:.0f} s"
+        reason = message if "Timeout" in type(answer).__name__ else in_a_line(answer)
+        raise unreachable(model, f"the hub is unreachable: {reason}") from answer
     return tuple(file.rfilename for file in answer.siblings or ())
 
 
 def _ask(hub: Any, model: str, seconds: float, answers: list[Any]) -> None:
     """Append the hub's description of a model, or the exception."""
     try:
-        found = hub.model_info(model, timeout=seconds)
-        if found.gated:
+        info = hub.model_info(model, timeout=seconds)
+        if info.gated:
             hub.auth_check(model)
-        answers.append(found)
+        answers.append(info)
     except Exception as error:  # noqa: BLE001 - raised on the thread that asks
         answers.append(error)

@@ -51,17 +51,17 @@ def context_length(config: PreTrainedConfig, name: str) -> int:
     models it is the original length.
     """
     text: Any = config.get_text_config()
-    whole = int(getattr(text, "max_position_embeddings", UNBOUNDED))
+    maximum = int(getattr(text, "max_position_embeddings", UNBOUNDED))
     rotations = getattr(text, "rope_parameters", None) or {}
-    kinds = [rotations, *(each for each in rotations.values() if isinstance(each, dict))]
-    longrope = [each for each in kinds if each.get("rope_type") == "longrope"]
-    original = min([whole, *(int(each["original_max_position_embeddings"]) for each in longrope)])
-    if original < whole:
+    configs = [rotations, *(each for each in rotations.values() if isinstance(each, dict))]
+    longrope = [each for each in configs if each.get("rope_type") == "longrope"]
+    original = min([maximum, *(int(each["original_max_position_embeddings"]) for each in longrope)])
+    if original < maximum:
         log.warning(
             "%s: the context of %d tokens is limited to %d, its original one: beyond it, "
             "longrope changes the rotation of every token",
             name,
-            whole,
+            maximum,
             original,
         )
     return original
@@ -118,9 +118,9 @@ class Policy:
         disable_cudnn_attention(self.device)
         self.vocabulary = int(cast(Embedding, model.get_input_embeddings()).num_embeddings)
         self.special_ids = hidden_ids(tokenizer, self.vocabulary)
-        own, declared = tokenizer.eos_token_id, _declared_ends(model, tokenizer)
+        eos_id, declared = tokenizer.eos_token_id, _declared_ends(model, tokenizer)
         self._encoder = PromptEncoder(tokenizer, self.special_ids, declared, chat_template_kwargs)
-        ends = [each for each in (self._encoder.turn_end, own, *declared) if each is not None]
+        ends = [each for each in (self._encoder.turn_end, eos_id, *declared) if each is not None]
         if not ends:
             raise PolicyError(
                 "policy.model",
@@ -158,9 +158,9 @@ class Policy:
             if tokenizer.chat_template is None and config.model not in SHIPPED:
                 tell(f"{config.model} has no chat template: prompts are plain text")
             check_options(tokenizer, options := config.chat_template_kwargs)
-        adapted = adapter_of(model, config, adapter) if config.lora_rank else None
+        new_adapter = adapter_of(model, config, adapter) if config.lora_rank else None
         with usable(config.model):
-            return cls(model.to(device), tokenizer, config.model, adapted, options)
+            return cls(model.to(device), tokenizer, config.model, new_adapter, options)
 
     def encode_prompt(self, text: str) -> list[int]:
         """Encode a prompt: one user turn of the chat template, or else BOS and plain text."""
@@ -274,9 +274,9 @@ def adapter_of(
 
 def unsettled(model: PreTrainedModel) -> PreTrainedModel:
     """Copy the model object with a default generation config; weights are shared."""
-    same = copy.copy(model)
-    same.generation_config = GenerationConfig()  # type: ignore[no-untyped-call]
-    return same
+    clone = copy.copy(model)
+    clone.generation_config = GenerationConfig()  # type: ignore[no-untyped-call]
+    return clone
 
 
 def _loaded(config: PolicySection, tell: Say) -> tuple[Any, PreTrainedTokenizerBase]:
@@ -284,8 +284,8 @@ def _loaded(config: PolicySection, tell: Say) -> tuple[Any, PreTrainedTokenizerB
         source = located(config.model, tell)
         AutoConfig.from_pretrained(source, trust_remote_code=False)
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-        library: Any = AutoModelForCausalLM
-        model, loaded = library.from_pretrained(
+        loader: Any = AutoModelForCausalLM
+        model, report = loader.from_pretrained(
             source,
             dtype=getattr(torch, config.dtype),
             trust_remote_code=False,
@@ -296,9 +296,9 @@ def _loaded(config: PolicySection, tell: Say) -> tuple[Any, PreTrainedTokenizerB
     except (OSError, ValueError, KeyError) as error:
         raise no_model(config.model, no_folder(config.model) or error) from error
     except UnpicklingError as error:
-        why = "its weights are damaged, or pickled with more than tensors, which is not loaded"
-        raise refused(config.model, why, "Name a model with safetensors files.") from error
-    check_loaded(config.model, loaded)
+        reason = "its weights are damaged, or pickled with more than tensors, which is not loaded"
+        raise refused(config.model, reason, "Name a model with safetensors files.") from error
+    check_loaded(config.model, report)
     return model, tokenizer
 
 
@@ -307,8 +307,8 @@ def _declared_ends(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -
     generation = getattr(model, "generation_config", None)
     declared = getattr(generation, "eos_token_id", None)
     ids = [declared] if isinstance(declared, int) else list(declared or ())
-    own = tokenizer.eos_token_id
-    return [int(i) for i in (ids if own is None or own in ids else [*ids, own])]
+    eos_id = tokenizer.eos_token_id
+    return [int(i) for i in (ids if eos_id is None or eos_id in ids else [*ids, eos_id])]
 
 
 def stream(
@@ -320,23 +320,23 @@ def stream(
     prompt leaves no room, and sampling errors after all earlier text.
     """
     policy.check_prompt(prompt)
-    room = policy.context_length - len(prompt)
+    max_tokens = policy.context_length - len(prompt)
     streamer = TextIteratorStreamer(policy.tokenizer, skip_prompt=True, skip_special_tokens=True)
-    failed: list[Exception] = []
+    errors: list[Exception] = []
 
     def write() -> None:
         try:
-            _write(policy, prompt, streamer, min(max_new_tokens, room), temperature)
+            _write(policy, prompt, streamer, min(max_new_tokens, max_tokens), temperature)
         except Exception as error:  # noqa: BLE001 - raised again where the text is read
-            failed.append(error)
+            errors.append(error)
             streamer.end()  # type: ignore[no-untyped-call]
 
     writer = threading.Thread(target=write, name="stream", daemon=True)
     writer.start()
     yield from streamer
     writer.join()
-    if failed:
-        raise failed[0]
+    if errors:
+        raise errors[0]
 
 
 @torch.inference_mode()
@@ -344,21 +344,21 @@ def _write(
     policy: Policy,
     prompt: Sequence[int],
     streamer: TextIteratorStreamer,
-    most: int,
+    limit: int,
     temperature: float | None,
 ) -> None:
     ids = torch.tensor([list(prompt)], device=policy.device)
-    drawn: dict[str, Any] = {"do_sample": False}
+    sampling: dict[str, Any] = {"do_sample": False}
     if temperature is not None:
         # Sample from the whole vocabulary, like engines.
-        drawn = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
+        sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
     # Many models come with a repetition penalty, which training does not use.
     unsettled(policy.model).generate(  # type: ignore[operator]
         ids,
         attention_mask=torch.ones_like(ids),
         streamer=streamer,
-        max_new_tokens=most,
+        max_new_tokens=limit,
         eos_token_id=list(policy.stop_ids),
         pad_token_id=policy.pad_id,
-        **drawn,
+        **sampling,
     )

@@ -59,8 +59,8 @@ class StalenessWindow:
         """Groups that may start now."""
         free = sum(self._sizes) - len(self._slots)
         if self._oversample and self._sizes:
-            most = math.ceil((1 + self._oversample) * self.size)
-            free = min(free, most - len(self.running))
+            limit = math.ceil((1 + self._oversample) * self.size)
+            free = min(free, limit - len(self.running))
         return max(0, free)
 
     @property
@@ -70,16 +70,16 @@ class StalenessWindow:
         It waits for a group if, without it, more groups would become too old than the updates
         until then take.
         """
-        taken = set(self._oldest_settled())
-        if len(taken) < self.size:
+        tickets = set(self._oldest_settled())
+        if len(tickets) < self.size:
             return False
-        left = [slot for ticket, slot in self._slots.items() if ticket not in taken]
+        remaining = [slot for ticket, slot in self._slots.items() if ticket not in tickets]
         room = 0  # groups that the updates after this one take, as long as none is too old
-        later = islice(self._sizes, 1, None)
-        for oldest, size in enumerate(later, self.version - self._max_staleness):
-            due = [slot for slot in left if slot.version <= oldest]
+        sizes = islice(self._sizes, 1, None)
+        for oldest, size in enumerate(sizes, self.version - self._max_staleness):
+            due_slots = [slot for slot in remaining if slot.version <= oldest]
             # If more than fit are all settled, as after a restart, waiting does not help.
-            if len(due) > room and not all(slot.settled for slot in due):
+            if len(due_slots) > room and not all(slot.settled for slot in due_slots):
                 return False
             room += size
         return True
@@ -105,20 +105,20 @@ class StalenessWindow:
 
     def take(self) -> list[int]:
         """Return the oldest settled groups for the next update, which counts as done."""
-        taken = self._oldest_settled()
+        tickets = self._oldest_settled()
         self._sizes.popleft()
-        for ticket in taken:
+        for ticket in tickets:
             del self._slots[ticket]
         self.version += 1
-        return taken
+        return tickets
 
     def expire(self) -> list[int]:
         """Drop and return groups too old for the next update, after a change of limits."""
         oldest = self.version - self._max_staleness
-        stale = [ticket for ticket, slot in self._slots.items() if slot.version < oldest]
-        for ticket in stale:
+        tickets = [ticket for ticket, slot in self._slots.items() if slot.version < oldest]
+        for ticket in tickets:
             del self._slots[ticket]
-        return stale
+        return tickets
 
     def _oldest_settled(self) -> list[int]:
         return [ticket for ticket, slot in self._slots.items() if slot.settled][: self.size]
@@ -142,8 +142,8 @@ class PromptRequests:
         self._unsent.append(group)
 
     def drop(self, groups: Iterable[RunningGroup]) -> None:
-        gone = {group.ticket for group in groups}
-        self._unsent = [group for group in self._unsent if group.ticket not in gone]
+        tickets = {group.ticket for group in groups}
+        self._unsent = [group for group in self._unsent if group.ticket not in tickets]
 
     def send(self) -> None:
         """Request the prompts of all added groups from the verifier."""
@@ -180,8 +180,8 @@ class PromptRequests:
             return False
         self._unbuilt = 0
         group.prompt_ids = self.generator.policy.encode_prompt(prompt)
-        (fits,) = self.generator.room.fits([group.prompt_ids])
-        return fits
+        (has_room,) = self.generator.room.fits([group.prompt_ids])
+        return has_room
 
 
 log = logging.getLogger(__name__)
@@ -214,12 +214,12 @@ class AsyncRolloutGenerator:
     threads: Executor
 
     def __post_init__(self) -> None:
-        own = self.generator
-        settings = own.verifier, own.limits, own.sampling, self.unfinished, own.group_size
-        self._writer = GroupWriter(own.policy, own.engine, *settings)
+        gen = self.generator
+        settings = gen.verifier, gen.limits, gen.sampling, self.unfinished, gen.group_size
+        self._writer = GroupWriter(gen.policy, gen.engine, *settings)
         self._learner = WorkThread("learner")
         self._groups: dict[int, RunningGroup] = {}  # by ticket, until an update takes them
-        self._prompts = PromptRequests(own, self.window, self.threads, self._nudge_after)
+        self._prompts = PromptRequests(gen, self.window, self.threads, self._nudge_after)
         self._scores: dict[int, Future[LocalGroup | None]] = {}  # requested, by ticket
         self._restore()
 
@@ -229,9 +229,9 @@ class AsyncRolloutGenerator:
         ``count`` is for the last update in the window. Raises NodeError: too many unusable tasks.
         """
         self.window.plan(count)
-        if stale := self.window.expire():  # after a change of limits
-            self._drop(stale, "stale")
-            self._prompts.drop([self._groups.pop(ticket) for ticket in stale])
+        if tickets := self.window.expire():  # after a change of limits
+            self._drop(tickets, "stale")
+            self._prompts.drop([self._groups.pop(ticket) for ticket in tickets])
         self._writer.resume()
         with watch.time("wait"):
             self._start_groups()
@@ -241,9 +241,9 @@ class AsyncRolloutGenerator:
                 self._start_groups()
             if self.sleep_mode:
                 self._writer.pause()
-        taken = [self._groups.pop(ticket) for ticket in self.window.take()]
-        self.unfinished.take([group.ticket for group in taken], self.generator.policy.version)
-        groups = [group.scored for group in taken if group.scored]
+        batch = [self._groups.pop(ticket) for ticket in self.window.take()]
+        self.unfinished.take([group.ticket for group in batch], self.generator.policy.version)
+        groups = [group.scored for group in batch if group.scored]
         self.generator.observe(groups)
         return groups
 
@@ -260,14 +260,14 @@ class AsyncRolloutGenerator:
                 self._advance(LOOK_SECONDS)
         except Exception as error:
             # Whatever failed, wait: nothing else may write the weights during this work.
-            failed = result.exception()
-            if failed is None and not isinstance(error, FATAL):
+            failure = result.exception()
+            if failure is None and not isinstance(error, FATAL):
                 self.generator.counters.add("generation_errors")
                 log.exception("generation failed during an update: %s", error)
                 return result.result()
-            if not isinstance(failed, Exception):
+            if not isinstance(failure, Exception):
                 raise
-            first, other = (failed, error) if isinstance(failed, FATAL) else (error, failed)
+            first, other = (failure, error) if isinstance(failure, FATAL) else (error, failure)
             log.error("both generation and the update failed: %s", other, exc_info=other)
             raise first from other
         return result.result()
@@ -283,12 +283,12 @@ class AsyncRolloutGenerator:
         self.threads.shutdown(wait=False, cancel_futures=True)
 
     def _restore(self) -> None:
-        for kept in self.unfinished.groups():
-            if (kept.task.ref.env, kept.task.ref.level) in self.generator.levels:
-                self.window.resume(kept.ticket, kept.version)
-                self._add([kept])
+        for group in self.unfinished.groups():
+            if (group.task.ref.env, group.task.ref.level) in self.generator.levels:
+                self.window.resume(group.ticket, group.version)
+                self._add([group])
             else:
-                self._drop([kept.ticket], "task_gone")
+                self._drop([group.ticket], "task_gone")
 
     def _drop(self, tickets: Sequence[int], reason: str) -> None:
         self.unfinished.drop(tickets)
@@ -325,8 +325,8 @@ class AsyncRolloutGenerator:
         self._take_scores()
 
     def _request_score(self, group: RunningGroup) -> None:
-        task, ids, done = group.task, group.prompt_ids, [each.so_far for each in group.completions]
-        score = self.threads.submit(self.generator.score, task, ids, done)
+        task, ids, rollouts = group.task, group.prompt_ids, [c.so_far for c in group.completions]
+        score = self.threads.submit(self.generator.score, task, ids, rollouts)
         self._nudge_after(score)
         self._scores[group.ticket] = score
 

@@ -47,12 +47,12 @@ class PromptRoom:
         if empty := lengths.count(0):
             self._counters.add("own_prompts_empty", empty)
             log.warning("skipped %d of %d prompts: they have no token", empty, len(prompts))
-        if left_out := fits.count(False) - empty:
-            self._counters.add("own_prompts_too_long", left_out)
+        if too_long := fits.count(False) - empty:
+            self._counters.add("own_prompts_too_long", too_long)
             log.warning(
                 "skipped %d of %d prompts, of up to %d tokens: they do not fit the policy's "
                 "context of %d. %s",
-                left_out,
+                too_long,
                 len(prompts),
                 max(lengths),
                 context,
@@ -139,14 +139,14 @@ class Generator(GroupSource):
             self._note(prompts)
         with watch.time("generate"):
             tasks = [task for task, p in zip(tasks, prompts, strict=True) if p is not None]
-            encoded = [self.policy.encode_prompt(p) for p in prompts if p is not None]
-            fits = self.room.fits(encoded)
-            tasks, encoded = list(compress(tasks, fits)), list(compress(encoded, fits))
+            prompt_ids = [self.policy.encode_prompt(p) for p in prompts if p is not None]
+            fits = self.room.fits(prompt_ids)
+            tasks, prompt_ids = list(compress(tasks, fits)), list(compress(prompt_ids, fits))
             refs = [task.ref for task in tasks]
-            trajectories = self._player.play(refs, encoded, self.group_size, self.sampling)
+            trajectories = self._player.play(refs, prompt_ids, self.group_size, self.sampling)
         with watch.time("verify"):
-            scored = self._score(list(zip(tasks, encoded, trajectories, strict=True)))
-            groups = [group for group in scored if group is not None]
+            results = self._score(list(zip(tasks, prompt_ids, trajectories, strict=True)))
+            groups = [group for group in results if group is not None]
         self.observe(groups)
         self._newest = [group.training for group in groups]
         return groups
@@ -157,8 +157,8 @@ class Generator(GroupSource):
 
     def observe(self, groups: Iterable[LocalGroup]) -> None:
         """Adapt the choice of further tasks to these groups' rewards."""
-        for each in groups:
-            self.sampler.observe((each.group.env, each.group.level), each.training.rewards)
+        for group in groups:
+            self.sampler.observe((group.group.env, group.group.level), group.training.rewards)
 
     @property
     def levels(self) -> tuple[EnvLevel, ...]:
@@ -177,7 +177,7 @@ class Generator(GroupSource):
         May run concurrently with everything else; raises VerifierError if nothing can be built now.
         """
         refs = [task.ref for task in tasks]
-        return buildable(self.verifier, refs, lambda n, why: self._unscored(tasks[n], why))
+        return buildable(self.verifier, refs, lambda n, error: self._unscored(tasks[n], error))
 
     def score(
         self, task: LocalTask, prompt_ids: Sequence[int], trajectories: Sequence[Trajectory]
@@ -192,18 +192,18 @@ class Generator(GroupSource):
             raise nothing_built(self._unbuilt)
 
     def _score(
-        self, rolled_out: Sequence[tuple[LocalTask, Sequence[int], Sequence[Trajectory]]]
+        self, rollouts: Sequence[tuple[LocalTask, Sequence[int], Sequence[Trajectory]]]
     ) -> Iterator[LocalGroup | None]:
-        outcomes = verified(self.verifier, [(task.ref, group) for task, _, group in rolled_out])
-        for (task, prompt_ids, group), found in zip(rolled_out, outcomes, strict=True):
-            if isinstance(found, VerifierError):
-                self._unscored(task, found)
+        outcomes = verified(self.verifier, [(task.ref, group) for task, _, group in rollouts])
+        for (task, prompt_ids, group), outcome in zip(rollouts, outcomes, strict=True):
+            if isinstance(outcome, VerifierError):
+                self._unscored(task, outcome)
                 yield None
             else:
-                if found.over:
-                    self.counters.add("completions_slow", len(found.over))
-                yield local_group(task, prompt_ids, group, found)
+                if outcome.over:
+                    self.counters.add("completions_slow", len(outcome.over))
+                yield local_group(task, prompt_ids, group, outcome)
 
-    def _unscored(self, task: LocalTask, refused: VerifierError) -> None:
-        self.counters.add("own_groups_unscored", reason=refused.reason)
-        log.warning("local group of %s could not be scored: %s", task.ref.env, refused)
+    def _unscored(self, task: LocalTask, error: VerifierError) -> None:
+        self.counters.add("own_groups_unscored", reason=error.reason)
+        log.warning("local group of %s could not be scored: %s", task.ref.env, error)

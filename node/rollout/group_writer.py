@@ -57,27 +57,27 @@ class RunningGroup:
 
     @property
     def complete(self) -> bool:
-        return bool(self.completions) and all(each.over for each in self.completions)
+        return bool(self.completions) and all(completion.over for completion in self.completions)
 
     def open(self, policy: Policy, size: int, cap: int) -> None:
         """Create ``size`` completions with their turns so far, of up to ``cap`` tokens each."""
         task, ids = self.task.ref, self.prompt_ids
         self.completions = [OpenTrajectory(task, [*ids]) for _ in range(size)]
-        for number, each in enumerate(self.completions):
-            _resume(each, self.kept.get(number, ()), policy, cap)
+        for number, trajectory in enumerate(self.completions):
+            _resume(trajectory, self.kept.get(number, ()), policy, cap)
 
 
-def _resume(each: OpenTrajectory, kept: Sequence[UnfinishedTurn], policy: Policy, cap: int) -> None:
+def _resume(traj: OpenTrajectory, kept: Sequence[UnfinishedTurn], policy: Policy, cap: int) -> None:
     for turn in kept:
         tokens, finish = turn.tokens, turn.finish
         if finish is None and len(tokens.ids) >= cap:
             finish = Finish.LENGTH
         if finish is None:
-            each.begun = tokens
+            traj.begun = tokens
         else:
-            each.add(Sample(tokens, finish, policy.decode(tokens.ids)))
+            traj.add(Sample(tokens, finish, policy.decode(tokens.ids)))
         if turn.observation is not None:
-            each.read(turn.observation, policy.encode_observation(turn.observation))
+            traj.read(turn.observation, policy.encode_observation(turn.observation))
 
 
 class UnfinishedGroups:
@@ -100,7 +100,7 @@ class UnfinishedGroups:
             connection.executemany("INSERT INTO begun VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
 
     def write(self, turns: Iterable[tuple[TurnPlace, UnfinishedTurn]]) -> None:
-        rows = [(*place, *_packed(each)) for place, each in turns]
+        rows = [(*place, *_packed(turn)) for place, turn in turns]
         if not rows:
             return
         with self._journal.transaction() as connection:
@@ -126,23 +126,23 @@ class UnfinishedGroups:
 
         Groups started later count as started now.
         """
-        cut: dict[tuple[int, int], tuple[TurnPlace, UnfinishedTurn]] = {}
-        lost = 0
+        truncated: dict[tuple[int, int], tuple[TurnPlace, UnfinishedTurn]] = {}
+        deleted = 0
         for place, turn in self._turns():
             tokens, completion = turn.tokens, (place.ticket, place.number)
-            kept = sum(v <= step for v in tokens.versions) if completion not in cut else 0
-            lost += len(tokens.ids) - kept
-            if kept < len(tokens.ids):
+            length = sum(v <= step for v in tokens.versions) if completion not in truncated else 0
+            deleted += len(tokens.ids) - length
+            if length < len(tokens.ids):
                 # The environment's answer to the deleted rest and all later turns are invalid.
-                cut.setdefault(completion, (place, UnfinishedTurn(tokens.first(kept))))
+                truncated.setdefault(completion, (place, UnfinishedTurn(tokens.first(length))))
         with self._journal.transaction() as connection:
             connection.executemany(
                 "DELETE FROM written WHERE ticket=? AND place=? AND turn>?",
-                [place for place, _ in cut.values()],
+                [place for place, _ in truncated.values()],
             )
             connection.execute("UPDATE begun SET version=min(version, ?)", (version,))
-        self.write(cut.values())
-        return lost
+        self.write(truncated.values())
+        return deleted
 
     def groups(self) -> list[RunningGroup]:
         """Return all groups in the order in which they started."""
@@ -154,8 +154,8 @@ class UnfinishedGroups:
             task = LocalTask(TaskRef(env, level, seed), epoch, index)
             groups[ticket] = RunningGroup(ticket, task, version)
         for place, turn in self._turns():
-            kept = groups[place.ticket].kept
-            kept[place.number] = (*kept.get(place.number, ()), turn)
+            turns = groups[place.ticket].kept
+            turns[place.number] = (*turns.get(place.number, ()), turn)
         return list(groups.values())
 
     def _turns(self) -> list[tuple[TurnPlace, UnfinishedTurn]]:
@@ -252,9 +252,9 @@ class GroupWriter:
         """Start to generate a group whose prompt is known."""
         played = group.task.ref.env in self.scorer.environments
         group.open(self.policy, self.group_size, self._sampling_of(played=played).max_new_tokens)
-        for number, each in enumerate(group.completions):
-            running = self._running[each.key] = _Running(group, number, played)
-            if each.played is None or each.played.turns[-1].observation is not None:
+        for number, trajectory in enumerate(group.completions):
+            running = self._running[trajectory.key] = _Running(group, number, played)
+            if trajectory.played is None or trajectory.played.turns[-1].observation is not None:
                 self._waiting.append(running)
             else:
                 self._end_turn(running)
@@ -267,18 +267,18 @@ class GroupWriter:
         self._submit()
         self._take_samples(self.engine.poll(seconds))
         self._take_observations()
-        complete, self._complete = self._complete, []
-        return complete
+        groups, self._complete = self._complete, []
+        return groups
 
     def pause(self) -> None:
         """Stop the engine and keep its unfinished turns, which continue first."""
         self._paused = True
         rows = []
-        for key, begun in self.engine.pause():
+        for key, tokens in self.engine.pause():
             if (running := self._running.get(key)) is None:
                 continue  # from another play that failed
-            running.trajectory.begun = begun
-            rows.append((running.at(running.trajectory.turn), UnfinishedTurn(begun)))
+            running.trajectory.begun = tokens
+            rows.append((running.at(running.trajectory.turn), UnfinishedTurn(tokens)))
             self._waiting.append(running)
         self.unfinished.write(rows)
         self._take_samples(self.engine.poll(0.0))
@@ -289,15 +289,15 @@ class GroupWriter:
     def _submit(self) -> None:
         if self._paused:
             return
-        waiting = sorted(self._waiting, key=lambda each: each.at(0))
+        queue = sorted(self._waiting, key=lambda item: item.at(0))
         for played in (False, True):
-            wanted = [
-                each.trajectory.wanted(lasts=played) for each in waiting if each.played == played
+            requests = [
+                item.trajectory.wanted(lasts=played) for item in queue if item.played == played
             ]
-            if wanted:
-                self.engine.submit(wanted, self._sampling_of(played=played))
+            if requests:
+                self.engine.submit(requests, self._sampling_of(played=played))
             # Requests that the engine refuses stay queued: the next poll raises the error again.
-            self._waiting = [each for each in self._waiting if each.played != played]
+            self._waiting = [item for item in self._waiting if item.played != played]
 
     def _take_samples(self, samples: Sequence[tuple[int, Sample]]) -> None:
         rows = []
@@ -305,9 +305,9 @@ class GroupWriter:
             running = self._running[key]
             trajectory = running.trajectory
             # Replaced as a whole, because the learner's thread reads it.
-            done = (TrainingCompletion.local(sample.tokens),)
-            alone = TrainingGroup(tuple(trajectory.ids), done, (0.0,), local=True)
-            self._newest = (*self._newest, alone)[-MOST_COMPLETIONS:]
+            turns = (TrainingCompletion.local(sample.tokens),)
+            group = TrainingGroup(tuple(trajectory.ids), turns, (0.0,), local=True)
+            self._newest = (*self._newest, group)[-MOST_COMPLETIONS:]
             rows.append((running.at(trajectory.turn), UnfinishedTurn(sample.tokens, sample.finish)))
             trajectory.add(sample)
             self._end_turn(running)

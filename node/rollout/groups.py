@@ -55,8 +55,8 @@ class LocalGroup:
 
         Another node may score those in time, or not, and would take the claim for a lie.
         """
-        left = tuple(each for n, each in enumerate(self.group.completions) if n not in self.slow)
-        return replace(self.group, completions=left) if len(left) > 1 else None
+        members = tuple(c for n, c in enumerate(self.group.completions) if n not in self.slow)
+        return replace(self.group, completions=members) if len(members) > 1 else None
 
     @property
     def key(self) -> tuple[int, int]:
@@ -81,10 +81,10 @@ def local_group(
     """Combine a task's completions and their verification result."""
     rewards = scores.rewards
     completions = tuple(
-        each.completion(reward) for each, reward in zip(trajectories, rewards, strict=True)
+        t.completion(reward) for t, reward in zip(trajectories, rewards, strict=True)
     )
-    trained = tuple(each.training() for each in trajectories)
-    training = TrainingGroup(tuple(prompt_ids), trained, tuple(rewards), local=True)
+    inputs = tuple(t.training() for t in trajectories)
+    training = TrainingGroup(tuple(prompt_ids), inputs, tuple(rewards), local=True)
     group = Group(task.ref.env, task.ref.level, task.epoch, task.index, completions)
     return LocalGroup(scores.prompt, group, training, tuple(scores.over))
 
@@ -97,9 +97,9 @@ def external_group(policy: Policy, pooled: PooledGroup, kept: Sequence[int]) -> 
     """
     prompt_ids = policy.encode_prompt(pooled.prompt)
     same = pooled.encoding == policy.encoding
-    done = [pooled.group.completions[number] for number in kept]
-    completions = tuple(_external_completion(policy, each, same=same) for each in done)
-    rewards = tuple(each.reward for each in done)
+    originals = [pooled.group.completions[number] for number in kept]
+    completions = tuple(_external_completion(policy, original, same=same) for original in originals)
+    rewards = tuple(original.reward for original in originals)
     return TrainingGroup(tuple(prompt_ids), completions, rewards, local=False)
 
 
@@ -109,26 +109,26 @@ def _external_completion(
     ids: list[int] = []
     mask: list[bool] = []
     behaviour: list[float] = []
-    known = True
+    is_known = True
     last = len(completion.segments) - 1
     for position, segment in enumerate(completion.segments):
         ours = segment.writer is Writer.POLICY
         # A turn that another one follows ended with EOS.
-        stopped = position < last or completion.finish is Finish.STOP
+        has_eos = position < last or completion.finish is Finish.STOP
         tokens = segment.tokens if same and ours else None
-        if tokens is not None and policy.spells(tokens.ids, segment.text, stopped):
-            part: Sequence[int] = tokens.ids
+        if tokens is not None and policy.spells(tokens.ids, segment.text, has_eos):
+            chunk: Sequence[int] = tokens.ids
             behaviour.extend(tokens.logprobs)
         else:
             text = segment.text
-            part = (
-                policy.encode_completion(text, stopped) if ours else policy.encode_observation(text)
+            chunk = (
+                policy.encode_completion(text, has_eos) if ours else policy.encode_observation(text)
             )
-            behaviour.extend([0.0] * len(part))
-            known = known and not ours
-        ids.extend(part)
-        mask.extend([ours] * len(part))
-    return TrainingCompletion(tuple(ids), tuple(mask), tuple(behaviour) if known else None)
+            behaviour.extend([0.0] * len(chunk))
+            is_known = is_known and not ours
+        ids.extend(chunk)
+        mask.extend([ours] * len(chunk))
+    return TrainingCompletion(tuple(ids), tuple(mask), tuple(behaviour) if is_known else None)
 
 
 def _bare(text: str) -> str:
@@ -169,13 +169,13 @@ def turns_of(trained: Sequence[bool]) -> list[slice]:
 
     An environment's answer has at least one token, so turns are never adjacent.
     """
-    found, begin = [], 0
-    for ours, run in groupby(trained):
-        end = begin + sum(1 for _ in run)
-        if ours:
-            found.append(slice(begin, end))
-        begin = end
-    return found
+    turns, start = [], 0
+    for sampled, run in groupby(trained):
+        end = start + sum(1 for _ in run)
+        if sampled:
+            turns.append(slice(start, end))
+        start = end
+    return turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,30 +218,30 @@ class Intake:
 
     def observe(self, groups: Sequence[LocalGroup]) -> None:
         """Record the lengths of local completions."""
-        for local in groups:
-            lengths = self._lengths[local.group.env, local.group.level]
-            lengths.extend(sum(done.trained) for done in local.training.completions)
+        for group in groups:
+            lengths = self._lengths[group.group.env, group.group.level]
+            lengths.extend(sum(completion.trained) for completion in group.training.completions)
 
     def take(self, pooled: PooledGroup) -> TrainingGroup | None:
         """Return the group as it is trained on; None if nothing is left to learn."""
-        shared = pooled.group.completions
-        numbers = [n for n in self._sampled(pooled) if self._may_fit(shared[n])]
-        whole = external_group(self.policy, pooled, numbers)
-        left = self._without_refused(whole, pooled, numbers)
-        if left is None or (informative(pooled.group.rewards) and not informative(left.rewards)):
+        completions = pooled.group.completions
+        numbers = [n for n in self._sampled(pooled) if self._may_fit(completions[n])]
+        encoded = external_group(self.policy, pooled, numbers)
+        group = self._without_refused(encoded, pooled, numbers)
+        if group is None or (informative(pooled.group.rewards) and not informative(group.rewards)):
             self.counters.add("external_nothing_left")
             return None
-        return left
+        return group
 
     def _sampled(self, pooled: PooledGroup) -> Sequence[int]:
         """Return the numbers of the completions to use, a sample if there are too many."""
         group = pooled.group
-        count, most = len(group.completions), self.limits.completions
-        if count <= most:
+        count, limit = len(group.completions), self.limits.completions
+        if count <= limit:
             return range(count)
-        self.counters.add("external_completions_cut", count - most)
-        name = b"%b/%b/%d/%d" % (self.secret, pooled.author, group.epoch, group.index)
-        return sorted(random.Random(sha256(name).digest()).sample(range(count), most))
+        self.counters.add("external_completions_cut", count - limit)
+        seed = b"%b/%b/%d/%d" % (self.secret, pooled.author, group.epoch, group.index)
+        return sorted(random.Random(sha256(seed).digest()).sample(range(count), limit))
 
     def _may_fit(self, completion: Completion) -> bool:
         """Return whether the text can have few enough tokens.
@@ -261,31 +261,31 @@ class Intake:
         The filters apply only to what would be imitated: completions above the mean reward.
         """
         room = self.policy.context_length - len(training.prompt_ids)
-        shared = [pooled.group.completions[number] for number in numbers]
-        pairs = list(zip(shared, training.completions, strict=True))
-        reasons = [self._limit_reason(each.finish, done, room) for each, done in pairs]
+        originals = [pooled.group.completions[number] for number in numbers]
+        pairs = list(zip(originals, training.completions, strict=True))
+        reasons = [self._limit_reason(original.finish, output, room) for original, output in pairs]
         rewards = training.rewards
-        within = [rewards[place] for place, reason in enumerate(reasons) if reason is None]
-        mean = sum(within) / max(1, len(within))
-        for place, (each, done) in enumerate(pairs):
-            if reasons[place] is None and rewards[place] > mean:
-                reasons[place] = self._filter_reason(pooled, each.text, done)
+        accepted = [rewards[index] for index, reason in enumerate(reasons) if reason is None]
+        mean = sum(accepted) / max(1, len(accepted))
+        for index, (original, output) in enumerate(pairs):
+            if reasons[index] is None and rewards[index] > mean:
+                reasons[index] = self._filter_reason(pooled, original.text, output)
         for reason in filter(None, reasons):
             self.counters.add("external_refused", reason=reason)
-        kept = [place for place, reason in enumerate(reasons) if reason is None]
-        if len(kept) < 2:
+        indexes = [index for index, reason in enumerate(reasons) if reason is None]
+        if len(indexes) < 2:
             return None
         return replace(
             training,
-            completions=tuple(training.completions[place] for place in kept),
-            rewards=tuple(rewards[place] for place in kept),
+            completions=tuple(training.completions[index] for index in indexes),
+            rewards=tuple(rewards[index] for index in indexes),
         )
 
-    def _limit_reason(self, finish: Finish, done: TrainingCompletion, room: int) -> str | None:
+    def _limit_reason(self, finish: Finish, output: TrainingCompletion, room: int) -> str | None:
         """Return why this node would not have ended the completion there, or would not read it."""
-        limits, turns = self.limits, [len(done.ids[turn]) for turn in turns_of(done.trained)]
+        limits, turns = self.limits, [len(output.ids[turn]) for turn in turns_of(output.trained)]
         generated = sum(turns)
-        if generated > limits.tokens or len(done.ids) > min(limits.read, room):
+        if generated > limits.tokens or len(output.ids) > min(limits.read, room):
             return "too_long"
         if finish is Finish.STOP:
             return None
@@ -296,16 +296,16 @@ class Intake:
         return None if full else "unfinished"
 
     def _filter_reason(
-        self, pooled: PooledGroup, text: str, done: TrainingCompletion
+        self, pooled: PooledGroup, text: str, output: TrainingCompletion
     ) -> str | None:
-        sampled = tuple(token for token, ours in zip(done.ids, done.trained, strict=True) if ours)
+        ids = tuple(token for token, ours in zip(output.ids, output.trained, strict=True) if ours)
         lengths = self._lengths[pooled.group.env, pooled.group.level]
-        answer = Answer(text, sampled, budget(lengths), self._is_of_another(pooled.author, text))
+        answer = Answer(text, ids, budget(lengths), self._is_of_another(pooled.author, text))
         return next((name for name in self.limits.refuse if FILTERS[name](answer)), None)
 
     def _is_of_another(self, author: bytes, text: str) -> bool:
         """Return whether another author sent the same text before, up to how it is written."""
-        first = self._texts.setdefault(sha256(_bare(text).encode()).digest(), author)
+        sender = self._texts.setdefault(sha256(_bare(text).encode()).digest(), author)
         while len(self._texts) > REMEMBERED_TEXTS:
             self._texts.popitem(last=False)
-        return first != author
+        return sender != author

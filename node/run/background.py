@@ -183,8 +183,8 @@ WantedBy=default.target
 
 def _environment() -> str:
     """Return the line for PYTHONPATH, if this program needs it to be found."""
-    given = os.environ.get("PYTHONPATH", "")
-    paths = [str(Path(each).absolute()) for each in given.split(os.pathsep) if each]
+    value = os.environ.get("PYTHONPATH", "")
+    paths = [str(Path(each).absolute()) for each in value.split(os.pathsep) if each]
     return f"Environment={_quoted('PYTHONPATH=' + os.pathsep.join(paths))}\n" if paths else ""
 
 

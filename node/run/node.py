@@ -95,9 +95,9 @@ class Node(Opened):
 
     def _verifiers(self, manifest: Manifest) -> VerifierPool:
         allowed = allowed_by(self.config.tasks, self.config.sandbox)
-        whole, *closed = overview(manifest.catalogue, allowed)
-        log.debug("%s", whole)
-        for line in (summary(manifest.catalogue, allowed), *closed):
+        headline, *details = overview(manifest.catalogue, allowed)
+        log.debug("%s", headline)
+        for line in (summary(manifest.catalogue, allowed), *details):
             self.say(line)
         self.say(f"verifier sandbox: {sandbox_support()}")
         verifiers = [
@@ -136,10 +136,10 @@ class Node(Opened):
         verifier = stack.enter_context(self._verifiers(manifest))
         levels = served_levels(manifest.catalogue, verifier.start())
         stage(f"loading {config.policy.model}")
-        progress = RunState(self.folder, journal, config.schedule, self.membership.swarm_id.hex())
-        self.notes = (*notes, *self.membership.notes, *progress.notes, *cautions(config))
-        self.policy = progress.policy(config.policy, stage)
-        reference = progress.reference(config, stage)
+        state = RunState(self.folder, journal, config.schedule, self.membership.swarm_id.hex())
+        self.notes = (*notes, *self.membership.notes, *state.notes, *cautions(config))
+        self.policy = state.policy(config.policy, stage)
+        reference = state.reference(config, stage)
         self.notes += self._too_large(manifest)
         if config.node.threads == 0 and self.policy.device.type == "cpu":
             fastest(self.policy.probe, threads)
@@ -147,10 +147,10 @@ class Node(Opened):
         open_trainer = partial(self._trainer, verifier, experience, reference)
         trainer = open_trainer(levels)
         stack.callback(lambda: trainer.close())  # late: a baseline may replace it
-        if progress.round == 0:
+        if state.round == 0:
             trainer = self._after_baseline(trainer, verifier, open_trainer)
-        progress.restore(trainer, experience.pool)
-        self._open_rounds(trainer, progress, experience)
+        state.restore(trainer, experience.pool)
+        self._open_rounds(trainer, state, experience)
 
     def _after_baseline(
         self, trainer: Trainer, verifier: VerifierPool, open_trainer: Callable[[EnvLevels], Trainer]
@@ -193,7 +193,7 @@ class Node(Opened):
             blocked=self._blocked.authors,
         )
 
-    def _open_rounds(self, trainer: Trainer, progress: RunState, experience: Experience) -> None:
+    def _open_rounds(self, trainer: Trainer, state: RunState, experience: Experience) -> None:
         learner, pool = self.config.learner, experience.pool
         advantage = ADVANTAGES.open(learner.advantage, learner.advantage_options)
         self.groups = ShownGroups(self.policy, advantage, experience.refused.take)
@@ -201,14 +201,14 @@ class Node(Opened):
 
         def save(number: int) -> None:
             pool.forget(oldest_epoch(self.membership.manifest, self.clock.time()))
-            progress.save(number, trainer)
+            state.save(number, trainer)
 
         self.rounds = trainer.rounds(
             publish=self.membership.publish,
             save=save,
-            rate=progress.rate,
+            rate=state.rate,
             report=self.recorder.report,
-            done=progress.round,
+            done=state.round,
         )
 
 
@@ -230,13 +230,13 @@ class BaselineDialogue:
             "(--no-baseline skips it)"
         )
         try:
-            found = evaluation.run(SECONDS, self.stages.progress)
+            result = evaluation.run(SECONDS, self.stages.progress)
         except (VerifierError, NodeError) as error:
             self.tell(f"the policy could not be evaluated on this swarm's tasks: {error}")
             return {}
-        for line in found.lines():
+        for line in result.lines():
             self.tell(line)
-        keys = found.settings()
+        keys = result.settings()
         if not keys:
             return {}
         for key, value in keys.items():
@@ -316,9 +316,9 @@ def ended(done: int, asked: int) -> str:
 
 def help_learn(launch: Launch) -> None:
     """Run a rank other than 0 until rank 0 ends; a signal stops only rank 0."""
-    messages = logging.StreamHandler()
-    messages.setFormatter(PrintableFormatter(f"rank {launch.rank}: %(message)s"))
-    logging.basicConfig(handlers=[messages])
+    handler = logging.StreamHandler()
+    handler.setFormatter(PrintableFormatter(f"rank {launch.rank}: %(message)s"))
+    logging.basicConfig(handlers=[handler])
     with Ranks(launch) as ranks:
         for number in STOPS:
             signal.signal(number, signal.SIG_IGN)

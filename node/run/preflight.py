@@ -55,24 +55,24 @@ def check_start(config: Config, folder: RunFolder) -> None:
             check_begun(config.policy, json.loads((checkpoints.path(step) / STATE).read_bytes()))
     check_model(config.policy.model)
     if Launch.read() is None:  # several ranks divide the memory that one may lack
-        found = check_memory(config)
-        if found.tight:
-            log.warning("%s: %s, but less is free now", config.policy.model, found.words())
+        memory = check_memory(config)
+        if memory.tight:
+            log.warning("%s: %s, but less is free now", config.policy.model, memory.words())
 
 
 def cautions(config: Config) -> tuple[str, ...]:
     """Return warnings about settings that work but are not recommended."""
-    found = []
-    takes = config.mixture.external > 0 and config.network.pulls_per_epoch > 0
+    warnings = []
+    uses_peers = config.mixture.external > 0 and config.network.pulls_per_epoch > 0
     name = config.mixture.correction
-    if takes and (caution := CORRECTIONS.load(name).caution):
-        found.append(f"mixture.correction: {name!r}: {caution}")
+    if uses_peers and (caution := CORRECTIONS.load(name).caution):
+        warnings.append(f"mixture.correction: {name!r}: {caution}")
     on_cpu = config.policy.device == "cpu" or (
         config.policy.device == "auto" and not gpus() and not torch_build().get("hip")
     )
-    if on_cpu and (slow := emulated(config.policy.dtype)):
-        found.append(f"policy.dtype: {slow}")
-    return tuple(found)
+    if on_cpu and (warning := emulated(config.policy.dtype)):
+        warnings.append(f"policy.dtype: {warning}")
+    return tuple(warnings)
 
 
 def check_places(config: Config, folder: RunFolder) -> None:
@@ -103,18 +103,18 @@ def check_package(key: str, value: object, package: str, extra: str) -> None:
 def check_device(device: str) -> None:
     """Raise ConfigError if a device does not exist or torch is built without it."""
     kind, _, number = device.partition(":")
-    built = torch_build()
+    build = torch_build()
     if kind == "mps" and (sys.platform != "darwin" or platform.machine() != "arm64"):
         raise ConfigError("policy.device", device, "Only Macs have it: set it to 'auto' or 'cpu'.")
-    if kind != "cuda" or built.get("hip"):
+    if kind != "cuda" or build.get("hip"):
         return
-    if not built.get("cuda", True):
-        remedy = f"torch {built['__version__']} is built without CUDA: install a build with it, or "
+    if not build.get("cuda", True):
+        remedy = f"torch {build['__version__']} is built without CUDA: install a build with it, or "
         raise ConfigError("policy.device", device, f"{remedy}set it to 'auto' or 'cpu'.")
     count = gpus()
     if int(number or 0) >= count:
-        shown = counted(count, "GPU")
-        remedy = f"The driver finds {shown} here: set it to 'auto' or 'cpu', or install one."
+        text = counted(count, "GPU")
+        remedy = f"The driver finds {text} here: set it to 'auto' or 'cpu', or install one."
         raise ConfigError("policy.device", device, remedy)
 
 
@@ -146,9 +146,9 @@ def open_identity(folder: RunFolder) -> tuple[Identity, bool]:
     if folder.identity.exists():
         return Identity.load(folder.identity), False
     if folder.journal.exists():
-        what = "the identity is missing, but the journal of its node exists"
+        problem = "the identity is missing, but the journal of its node exists"
         remedy = "Put the key back, or start a new node in another folder."
-        raise NodeError(what, folder.identity, remedy)
+        raise NodeError(problem, folder.identity, remedy)
     folder.create()
     return Identity.create(folder.identity), True
 
@@ -159,11 +159,11 @@ def import_identity(folder: RunFolder, identity: Identity) -> bool:
     Raises KeyFileError if the key is unusable, NodeError if it is another or not writable.
     """
     if folder.identity.exists():
-        held = Identity.load(folder.identity)
-        if held.author == identity.author:
+        existing = Identity.load(folder.identity)
+        if existing.author == identity.author:
             return False
         raise NodeError(
-            f"there is already another key, that of {held.peer_id}, in",
+            f"there is already another key, that of {existing.peer_id}, in",
             folder.identity,
             f"Put the key of {identity.peer_id} into a folder without one, or back up the other "
             "key (swarm-node identity export) and move it away first.",

@@ -76,16 +76,16 @@ class ShownGroups:
             entropies = ((),) * len(outcome.local)
         pairs = list(zip(outcome.local, entropies, strict=True))
         pairs.sort(key=lambda each: not each[0].informative)
-        shown = [self._own(local, entropy, outcome, now) for local, entropy in pairs[:AT_ONCE]]
-        useful = outcome.update.useful or (None,) * len(outcome.external)
-        for pooled, value in list(zip(outcome.external, useful, strict=False))[:AT_ONCE]:
+        groups = [self._own(local, entropy, outcome, now) for local, entropy in pairs[:AT_ONCE]]
+        usefulness = outcome.update.useful or (None,) * len(outcome.external)
+        for pooled, value in list(zip(outcome.external, usefulness, strict=False))[:AT_ONCE]:
             reason = _nothing(pooled.group.rewards, outcome)
             if reason is None and value == 0:
                 reason = IMPLAUSIBLE
-            shown.append(self._pooled(pooled, number, now, in_update=True, reason=reason))
+            groups.append(self._pooled(pooled, number, now, in_update=True, reason=reason))
         for pooled in outcome.dropped[:AT_ONCE]:
-            shown.append(self._pooled(pooled, number, now, in_update=False, reason=EMPTIED))
-        return shown + [self._refused_group(each, number) for each in self.refused()]
+            groups.append(self._pooled(pooled, number, now, in_update=False, reason=EMPTIED))
+        return groups + [self._refused_group(each, number) for each in self.refused()]
 
     def _own(
         self, local: LocalGroup, entropies: Sequence[Sequence[float]], outcome: Outcome, now: float
@@ -108,7 +108,7 @@ class ShownGroups:
         self, pooled: PooledGroup, number: int, now: float, *, in_update: bool, reason: str | None
     ) -> ShownGroup:
         group = pooled.group
-        same = pooled.encoding == self.policy.encoding
+        same_vocab = pooled.encoding == self.policy.encoding
         return ShownGroup(
             round=number,
             time=now,
@@ -119,7 +119,7 @@ class ShownGroups:
             prompt=pooled.prompt,
             in_update=in_update,
             reason=reason,
-            completions=self._completions(group.completions, group.rewards, (), local=same),
+            completions=self._completions(group.completions, group.rewards, (), local=same_vocab),
         )
 
     def _refused_group(self, refused: RefusedGroup, number: int) -> ShownGroup:
@@ -136,12 +136,12 @@ class ShownGroups:
             reason=in_words(refused.reason),
             completions=[
                 ShownCompletion(
-                    text=transcript(done.segments),
-                    reward=refused.rewards[place] if place < len(refused.rewards) else None,
+                    text=transcript(completion.segments),
+                    reward=refused.rewards[index] if index < len(refused.rewards) else None,
                     advantage=None,
-                    truncated=done.finish is Finish.LENGTH,
+                    truncated=completion.finish is Finish.LENGTH,
                 )
-                for place, done in enumerate(group.completions[:MOST_ANSWERS])
+                for index, completion in enumerate(group.completions[:MOST_ANSWERS])
             ],
         )
 
@@ -155,27 +155,27 @@ class ShownGroups:
     ) -> list[ShownCompletion]:
         """With ``local``, token ids are of this policy's vocabulary; entropies may be empty."""
         entropies = entropies or ((),) * len(completions)
-        columns = zip(completions, rewards, self.advantage(rewards), entropies, strict=True)
+        rows = zip(completions, rewards, self.advantage(rewards), entropies, strict=True)
         return [
             ShownCompletion(
-                text=transcript(done.segments),
+                text=transcript(completion.segments),
                 reward=reward,
                 advantage=advantage,
-                truncated=done.finish is Finish.LENGTH,
-                tokens=self._tokens(done, entropy) if local else ShownTokens(),
+                truncated=completion.finish is Finish.LENGTH,
+                tokens=self._tokens(completion, entropy) if local else ShownTokens(),
             )
-            for done, reward, advantage, entropy in list(columns)[:MOST_ANSWERS]
+            for completion, reward, advantage, entropy in list(rows)[:MOST_ANSWERS]
         ]
 
-    def _tokens(self, done: Completion, entropy: Sequence[float]) -> ShownTokens:
-        tokens = done.segments[0].tokens if len(done.segments) == 1 else None
-        stopped = done.finish is Finish.STOP
-        if tokens is None or not self.policy.spells(tokens.ids, done.text, stopped):
+    def _tokens(self, completion: Completion, entropy: Sequence[float]) -> ShownTokens:
+        tokens = completion.segments[0].tokens if len(completion.segments) == 1 else None
+        stopped = completion.finish is Finish.STOP
+        if tokens is None or not self.policy.spells(tokens.ids, completion.text, stopped):
             return ShownTokens()
-        for each in set(tokens.ids) - self._pieces.keys():
-            self._pieces[each] = str(self.policy.tokenizer.decode([each]))
-        text = [self._pieces[each] for each in tokens.ids]
-        return ShownTokens(text, tokens.logprobs, tokens.versions, entropy)
+        for token_id in set(tokens.ids) - self._pieces.keys():
+            self._pieces[token_id] = str(self.policy.tokenizer.decode([token_id]))
+        texts = [self._pieces[token_id] for token_id in tokens.ids]
+        return ShownTokens(texts, tokens.logprobs, tokens.versions, entropy)
 
 
 def _nothing(rewards: Sequence[float], outcome: Outcome) -> str | None:
@@ -191,29 +191,29 @@ def shown_rollouts(outcome: Outcome) -> list[ShownRollout]:
 
     Informative groups come first. If all rewards are equal, one completion represents a group.
     """
-    number, ends = outcome.round, []
+    number, rollouts = outcome.round, []
     for local in sorted(outcome.local, key=lambda group: not group.informative)[:1]:
-        ends.append(_ends(number, local.group, local.prompt, local.training.rewards, None))
+        rollouts.append(_ends(number, local.group, local.prompt, local.training.rewards, None))
     for pooled in sorted(outcome.external, key=lambda each: not each.candidate.informative)[:1]:
         rewards, author = pooled.group.rewards, peer_id_of(pooled.author)
-        ends.append(_ends(number, pooled.group, pooled.prompt, rewards, author))
-    return [rollout for pair in zip_longest(*ends) for rollout in pair if rollout is not None]
+        rollouts.append(_ends(number, pooled.group, pooled.prompt, rewards, author))
+    return [rollout for pair in zip_longest(*rollouts) for rollout in pair if rollout is not None]
 
 
 def _ends(
     number: int, group: Group, prompt: str, rewards: Sequence[float], author: str | None
 ) -> Iterator[ShownRollout]:
-    places = range(len(rewards))
-    worst, best = min(places, key=rewards.__getitem__), max(places, key=rewards.__getitem__)
-    for place in dict.fromkeys((worst, best)):
-        completion = group.completions[place]
+    indices = range(len(rewards))
+    worst, best = min(indices, key=rewards.__getitem__), max(indices, key=rewards.__getitem__)
+    for index in dict.fromkeys((worst, best)):
+        completion = group.completions[index]
         yield ShownRollout(
             round=number,
             env=group.env,
             level=group.level,
             prompt=shortened(prompt, LONGEST),
             completion=shortened(transcript(completion.segments), LONGEST),
-            reward=rewards[place],
+            reward=rewards[index],
             truncated=completion.finish is Finish.LENGTH,
             author=author,
         )
@@ -232,14 +232,14 @@ def record_of(
     outcome: Outcome, status: MemberStatus, pool: Pool, counters: Counters, memory_mb: float
 ) -> RoundRecord:
     """Build the record of one round; counters are totals since the process started."""
-    external = [r for g in outcome.external for r in g.group.rewards]
+    rewards = [r for g in outcome.external for r in g.group.rewards]
     update = outcome.update
     refused, totals = split_totals(counters)
     return RoundRecord(
         round=outcome.round,
         policy_step=outcome.policy_step,
         time=time.time(),
-        reward_external=mean(external),
+        reward_external=mean(rewards),
         reward_eval=outcome.evaluation,
         groups_external=len(outcome.external),
         external_wanted=outcome.external_wanted,
@@ -286,7 +286,7 @@ def _levels(outcome: Outcome) -> dict[str, float]:
     rewards: defaultdict[str, list[float]] = defaultdict(list)
     for local in outcome.local:
         rewards[f"{local.group.env}/{local.group.level}"] += local.training.rewards
-    return {name: sum(each) / len(each) for name, each in rewards.items()}
+    return {name: sum(values) / len(values) for name, values in rewards.items()}
 
 
 def _update_figures(update: UpdateStats) -> dict[str, Any]:

@@ -63,10 +63,10 @@ class RunState:
             _check_none_lost(folder)
             return
         with _complete(loaded):
-            begun = {name: loaded.state[name] for name in ENTRIES}
-            self.round = self._saved = int(begun["round"])
-            place = f"round {self.round}, policy step {begun['policy_step']}"
-            self.notes = *loaded.notes, f"resuming from {place}, checkpoint {loaded.path.name}"
+            entries = {name: loaded.state[name] for name in ENTRIES}
+            self.round = self._saved = int(entries["round"])
+            position = f"round {self.round}, policy step {entries['policy_step']}"
+            self.notes = *loaded.notes, f"resuming from {position}, checkpoint {loaded.path.name}"
 
     def policy(self, config: PolicySection, tell: Say = log.info) -> Policy:
         """Load the saved policy or the base model, or raise PolicyError or ConfigError."""
@@ -142,9 +142,9 @@ class RunState:
         """Store a held-out reward; return whether it is the best and lacks a checkpoint."""
         checkpoints, rewards = self._checkpoints, self._checkpoints.rewards
         steps = checkpoints.steps()
-        best = reward >= rewards.highest(self._swarm, steps)
+        is_best = reward >= rewards.highest(self._swarm, steps)
         rewards.note(number, self._swarm, reward, kept=steps)
-        return bool(checkpoints.best) and best and number not in (0, *steps)
+        return bool(checkpoints.best) and is_best and number not in (0, *steps)
 
 
 @contextmanager
@@ -153,9 +153,9 @@ def _complete(loaded: Loaded) -> Iterator[None]:
     try:
         yield
     except KeyError as error:
-        what = f"another version of swarm-node wrote the checkpoint, without {error}"
+        problem = f"another version of swarm-node wrote the checkpoint, without {error}"
         remedy = "Use that version, or export the model and start a new run from it."
-        raise CheckpointError(what, loaded.path, remedy) from error
+        raise CheckpointError(problem, loaded.path, remedy) from error
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -176,12 +176,12 @@ def _check_none_lost(folder: RunFolder) -> None:
     backups = [backup] if backup.exists() else [*folder.swarms.glob(f"*/{backup.name}")]
     if not backups and not any("checkpoint" in record.seconds for record in history):
         return
-    what = "the checkpoints are missing"
+    problem = "the checkpoints are missing"
     if history:
-        done = history[-1].round
-        what += f" and {counted(done, 'round')} {'was' if done == 1 else 'were'} done here"
+        rounds = history[-1].round
+        problem += f" and {counted(rounds, 'round')} {'was' if rounds == 1 else 'were'} done here"
     remedy = "Put them back, or start a new run in another folder."
-    raise CheckpointError(what, folder.checkpoints, remedy)
+    raise CheckpointError(problem, folder.checkpoints, remedy)
 
 
 def roll_back_before(
@@ -202,15 +202,15 @@ def roll_back_before(
         if not steps:
             return [], None, []
         entries = list_checkpoints(Checkpoints(folder.checkpoints))
-    before = [e.round for e in entries if e.policy_step is not None and e.policy_step < steps[0]]
-    if not before:
+    rounds = [e.round for e in entries if e.policy_step is not None and e.policy_step < steps[0]]
+    if not rounds:
         raise CheckpointError(
             f"no checkpoint is older than policy step {steps[0]}, the first with their groups",
             folder.checkpoints,
             "Begin in another folder, or return to a later one with: swarm-node rollback --to "
             "ROUND. schedule.keep_checkpoints keeps more.",
         )
-    return steps, *roll_back(folder, schedule, str(max(before)))
+    return steps, *roll_back(folder, schedule, str(max(rounds)))
 
 
 def roll_back(
@@ -236,7 +236,7 @@ def roll_back(
 def _show(folder: RunFolder, number: int) -> None:
     """Let ``status`` show round ``number`` as the last one, or log why it cannot."""
     try:
-        done = [r.to_dict() for r in read_history(folder.root) if r.round <= number]
-        folder.write_status({**folder.read_status(), "record": done[-1] if done else None})
+        records = [r.to_dict() for r in read_history(folder.root) if r.round <= number]
+        folder.write_status({**folder.read_status(), "record": records[-1] if records else None})
     except (NodeError, OSError) as error:
         log.warning("until the node runs, its status shows an earlier state: %s", error)

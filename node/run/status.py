@@ -116,13 +116,13 @@ class StatusFile:
             if self._status:
                 self._report(STOPPED)
 
-    def _report(self, state: str, **news: Any) -> None:
+    def _report(self, state: str, **fields: Any) -> None:
         with self._lock:
             if self._ended:
                 return  # a signal is reported on its own thread, which may come last
             self._ended = state == STOPPED
             pages = dict.fromkeys(self._pages) if self._ended else self._pages
-            self._status |= {**news, "state": state, "time": time.time(), **pages}
+            self._status |= {**fields, "state": state, "time": time.time(), **pages}
             self._folder.write_status(self._status)
 
 
@@ -135,8 +135,8 @@ def _foremost(peers: Sequence[PeerInfo], accounts: Mapping[bytes, Account]) -> S
 
     if len(peers) <= MOST_PEERS:
         return peers
-    shown = {peer.peer_id for peer in sorted(peers, key=rank)[:MOST_PEERS]}
-    return [peer for peer in peers if peer.peer_id in shown]
+    peer_ids = {peer.peer_id for peer in sorted(peers, key=rank)[:MOST_PEERS]}
+    return [peer for peer in peers if peer.peer_id in peer_ids]
 
 
 def _peer(
@@ -168,11 +168,11 @@ def _peer(
 
 
 @contextmanager
-def _logged(what: str) -> Iterator[None]:
+def _logged(report: str) -> Iterator[None]:
     try:
         yield
     except NodeError as error:
-        log.warning(f"saying {what} failed: %s", error)
+        log.warning(f"saying {report} failed: %s", error)
 
 
 NEW = "new"  # state of a node that never ran
@@ -197,39 +197,39 @@ def find_runs(root: Path, depth: int) -> tuple[list[Run], list[str]]:
 
     It descends ``depth`` levels below ``root``, and skips links and hidden folders.
     """
-    unread: list[str] = []
+    unreadable: list[str] = []
     runs: list[Run] = []
-    for folder in sorted(_folders(root, depth, unread)):
+    for folder in sorted(_folders(root, depth, unreadable)):
         try:
             if (folder / "identity.key").is_file():
                 runs.append(_run(RunFolder(folder)))
         except (NodeError, OSError):
-            unread.append(str(folder))
-    return runs, unread
+            unreadable.append(str(folder))
+    return runs, unreadable
 
 
-def _folders(root: Path, depth: int, unread: list[str]) -> Iterator[Path]:
+def _folders(root: Path, depth: int, unreadable: list[str]) -> Iterator[Path]:
     yield root
     if not depth:
         return
     try:
         with os.scandir(root) as entries:
-            below = [
+            names = [
                 entry.name
                 for entry in entries
                 if entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".")
             ]
     except OSError:
-        unread.append(str(root))
+        unreadable.append(str(root))
         return
-    for name in below:
-        yield from _folders(root / name, depth - 1, unread)
+    for name in names:
+        yield from _folders(root / name, depth - 1, unreadable)
 
 
 def _run(folder: RunFolder) -> Run:
     folder.check()
-    new = folder.holder() is None and not folder.status.exists()
-    status: dict[str, Any] = {"state": NEW} if new else present_status(folder)
+    is_new = folder.holder() is None and not folder.status.exists()
+    status: dict[str, Any] = {"state": NEW} if is_new else present_status(folder)
     record = status.get("record") or {}
     return Run(
         path=str(folder.root),
@@ -287,16 +287,16 @@ class Stop(threading.Event):
             return
         if self._works and not self.is_set():
             self.set()
-            again = "; press Ctrl-C again to force quit" if number == signal.SIGINT else ""
-            self._say(f"stopping cleanly{again}", number)
+            hint = "; press Ctrl-C again to force quit" if number == signal.SIGINT else ""
+            self._say(f"stopping cleanly{hint}", number)
             return
         self._closes = True
         self._say("stopping now", number)
         raise KeyboardInterrupt
 
-    def _say(self, what: str, number: int) -> None:
+    def _say(self, text: str, number: int) -> None:
         """Print on another thread: this one may be in the middle of a line of its own."""
-        line = f"{what} ({signal.Signals(number).name})"
+        line = f"{text} ({signal.Signals(number).name})"
         self.printing.append(threading.Thread(target=self._tell, args=(line,)))
         self.printing[-1].start()
 
@@ -305,11 +305,11 @@ class Stop(threading.Event):
 def stopping(tell: Say = say) -> Iterator[Stop]:
     """Let :data:`STOPS` end the block in order; ``tell`` shows messages to the user."""
     stop = Stop(tell)
-    before = {n: signal.signal(n, stop.on_signal) for n in STOPS}
+    handlers = {n: signal.signal(n, stop.on_signal) for n in STOPS}
     try:
         yield stop
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
         for thread in stop.printing:
             thread.join()
@@ -344,12 +344,12 @@ def dashboard(
     from node.dashboard.server import Dashboard
 
     try:
-        served = Dashboard(folder, config, wanted, counters, status.serve)
+        server = Dashboard(folder, config, wanted, counters, status.serve)
     except NodeError as error:
         counters.add("dashboard_failures")
         log.warning("%s", error)
         yield
         return
-    tell(f"dashboard: {served.url}")
-    with closing(served):
+    tell(f"dashboard: {server.url}")
+    with closing(server):
         yield

@@ -117,41 +117,41 @@ class TrainingLoop:
                 self.counters.add("rounds_failed")
                 log.exception("round %d failed: %s (%d in a row)", self.round + 1, error, failures)
                 if failures == MAX_FAILURES_IN_A_ROW:
-                    what = f"{failures} rounds failed in a row, the last with"
+                    problem = f"{failures} rounds failed in a row, the last with"
                     remedy = "The stack traces are in node.log; a restart resumes the run."
-                    raise NodeError(what, error, remedy) from error
+                    raise NodeError(problem, error, remedy) from error
 
     def step(self, *, last: bool = False) -> Outcome:
         """Do one round; evaluate, if due, before the update, or after it if ``last``."""
         number, watch = self.round + 1, self._watch
         due = self.round % self.schedule.eval_every == 0
         evaluation = self._evaluate(self.round) if due and not last else None
-        generated = self.source.generate(self.local + self.external.missing(), watch)
+        new_groups = self.source.generate(self.local + self.external.missing(), watch)
         with watch.time("publish"):
-            self.publish(self.rules.shared(generated))
-        local_groups = self.rules.trained(generated)
+            self.publish(self.rules.shared(new_groups))
+        local_groups = self.rules.trained(new_groups)
         with watch.time("mix"):
-            taken = self.external.take(number, generated, local_groups)
+            peer_groups = self.external.take(number, new_groups, local_groups)
         with watch.time("update"):
-            groups = [*(each.training for each in local_groups), *taken.training]
+            groups = [*(each.training for each in local_groups), *peer_groups.training]
             update = self.trained.learn(groups, self.source)
-            self.external.credit(local_groups, taken, update, self.trained.policy.version)
+            self.external.credit(local_groups, peer_groups, update, self.trained.policy.version)
         if last:
             evaluation = self._evaluate(number)
         self.round = number
         outcome = Outcome(
             round=number,
             policy_step=self.trained.policy.version,
-            local=tuple(generated),
-            external=taken.groups,
+            local=tuple(new_groups),
+            external=peer_groups.groups,
             update=update,
             evaluation=evaluation,
             seconds=watch.split(),
-            external_wanted=taken.wanted,
+            external_wanted=peer_groups.wanted,
             trained=len(groups),
-            proven=taken.proven,
-            peer_advantage=taken.peer_advantage,
-            dropped=taken.dropped,
+            proven=peer_groups.proven,
+            peer_advantage=peer_groups.peer_advantage,
+            dropped=peer_groups.dropped,
         )
         # Before the checkpoint: a round killed in between is done and reported again, not lost.
         self.report(outcome)

@@ -143,8 +143,8 @@ class Observer:
 
     def _documents(self) -> dict[str, Any]:
         member, status = self._membership, self._membership.status()
-        own = self._kind == "bootstrap"
-        found = documents(
+        is_member = self._kind == "bootstrap"
+        result = documents(
             self._census,
             Observed(
                 version=version(),
@@ -152,13 +152,13 @@ class Observer:
                 every=PAGE_SECONDS,
                 peer_id=status.peer_id,
                 kind=self._kind,
-                join=dialed(status.addresses) if own else self._config.network.peers,
+                join=dialed(status.addresses) if is_member else self._config.network.peers,
                 manifest=member.manifest,
                 swarm_id=member.swarm_id,
             ),
         )
-        self.shown = found["swarm"]
-        return found
+        self.shown = result["swarm"]
+        return result
 
     def _save(self) -> None:
         write_census(self._folder.census, self._census.state)
@@ -183,12 +183,12 @@ def run_untrained(
     section = config.network
     network: TransportKind = TRANSPORTS.open(section.transport, section.transport_options)
     network.prepare_process()
-    counters, watches = Counters(), kind == "observe"
+    counters, observing = Counters(), kind == "observe"
     tell, status = teller(folder.log, err=options.json), StatusFile(folder)
     with stopping(status.stop_after(tell)) as stop, folder.locked(), ExitStack() as stack:
         public, snapshot, observer = config.monitor.public, config.monitor.snapshot, None
-        if watches or public or snapshot:
-            wanted = public or (watches and not snapshot)
+        if observing or public or snapshot:
+            wanted = public or (observing and not snapshot)
             observer = Observer(config, folder, kind, wanted, counters)
             stack.callback(observer.close)
         status.start()
@@ -200,26 +200,26 @@ def run_untrained(
         else:
             pool = Pool(journal, 1, config.mixture.max_age, SystemClock(), counters)
             experience = Experience.around(pool)
-        stages.begin("dialing the named peers" if watches else "joining the swarm")
+        stages.begin("dialing the named peers" if observing else "joining the swarm")
         pulls = observer is not None
         member = Membership(
-            config, folder, experience, counters, takes=pulls, samples=pulls, quiet=watches
+            config, folder, experience, counters, takes=pulls, samples=pulls, quiet=observing
         )
         stack.enter_context(member)
         stages.close()
         stack.enter_context(stop.working())
         for note in (*notes, *member.notes):
             tell(note)
-        announce(member, tell, watches=watches)
+        announce(member, tell, watches=observing)
         if observer:
             stack.enter_context(observer.at_work(member, tell))
             if observer.url:
                 status.serve(observer.url, "public")
         status.run(member)
-        if not watches:
+        if not observing:
             stack.enter_context(dashboard(config, folder, counters, status, tell))
         work(stop, member, status, kind, observer, seconds)
-    if watches and observer and options.json:
+    if observing and observer and options.json:
         say(plain_json(observer.shown))
 
 

@@ -80,10 +80,10 @@ class Outcome:
     @property
     def useful(self) -> dict[str, float]:
         """Usefulness of the groups together, by peer author (public key in hex)."""
-        found: defaultdict[str, float] = defaultdict(float)
+        totals: defaultdict[str, float] = defaultdict(float)
         for pooled, value in zip(self.external, self.update.useful, strict=False):
-            found[pooled.author.hex()] += value if math.isfinite(value) else 0.0
-        return dict(found)
+            totals[pooled.author.hex()] += value if math.isfinite(value) else 0.0
+        return dict(totals)
 
     @property
     def unproven_share(self) -> float | None:
@@ -180,11 +180,11 @@ class ExternalGroups:
         self.intake.observe(generated)
         proven, trusted = self._authors()
         informative_count = sum(each.informative for each in local)
-        observed = [
+        results = [
             *(Earned(OWN, g.group.env, g.group.level, g.training.rewards) for g in generated),
             *(Earned(g.key.author, g.env, g.level, g.rewards) for g in self._pool.arrived()),
         ]
-        self.mixture.observe(observed, proven)
+        self.mixture.observe(results, proven)
         # Before the update, which may change what there is room for.
         wanted = self.mixture.wanted(informative_count)
         fresh, tried = self._fresh(), self._accounts.tried()
@@ -194,13 +194,13 @@ class ExternalGroups:
         usable, dropped = self._usable(self._pool.consume(chosen, number), trusted)
         # If the intake dropped groups, author shares refer to the smaller update.
         authors = [pooled.author for pooled, _ in usable]
-        places = self.mixture.within(authors, len(local), proven, trusted)
-        if over := len(usable) - len(places):
-            self.counters.add("external_over_share", over)
-        kept = [usable[place] for place in places]
+        indices = self.mixture.within(authors, len(local), proven, trusted)
+        if excess := len(usable) - len(indices):
+            self.counters.add("external_over_share", excess)
+        selected = [usable[index] for index in indices]
         return Taken(
-            groups=tuple(pooled for pooled, _ in kept),
-            training=[training for _, training in kept],
+            groups=tuple(pooled for pooled, _ in selected),
+            training=[training for _, training in selected],
             proven=proven,
             wanted=wanted,
             peer_advantage=self.mixture.peer_advantage,
@@ -230,10 +230,10 @@ class ExternalGroups:
 
     def credit(self, local: LocalGroups, taken: Taken, update: UpdateStats, version: int) -> None:
         """Record an update's effects: author reputations, and lineage of its version."""
-        credited = earned(taken.groups, update.useful)
-        self._accounts.prove(credited)
-        if useless := sum(not useful for _, useful in credited):
-            self.counters.add("external_useless", useless)
+        earnings = earned(taken.groups, update.useful)
+        self._accounts.prove(earnings)
+        if num_useless := sum(not useful for _, useful in earnings):
+            self.counters.add("external_useless", num_useless)
         self._pool.record_update(version, [g.key for g in local], [g.key for g in taken.groups])
 
 
@@ -249,10 +249,10 @@ def unread(policy: Policy, scorer: Scorer) -> frozenset[str]:
 
 
 def open_intake(config: Config, policy: Policy, secret: bytes, counters: Counters) -> Intake:
-    engine, most = config.engine, config.learner.max_completion_tokens
+    engine, limit = config.engine, config.learner.max_completion_tokens
     filters = [name for name in FILTERS if name in config.mixture.filters]
     limits = GroupLimits(
-        engine.group_size, engine.max_new_tokens, filters, most, TurnLimits.of(engine)
+        engine.group_size, engine.max_new_tokens, filters, limit, TurnLimits.of(engine)
     )
     return Intake(policy, limits, secret, counters)
 
@@ -328,7 +328,7 @@ class TrainedPolicy:
 
     def learn(self, groups: Sequence[TrainingGroup], source: GroupSource) -> UpdateStats:
         """Update the policy beside ``source``, and hand it over to the engine."""
-        before = self.policy.version
+        version = self.policy.version
         if self.sleep_mode:
             self.engine.sleep()
         self._trim()  # the update's tensors take what those of the engine had
@@ -336,24 +336,24 @@ class TrainedPolicy:
             update = source.beside(lambda: self._update(groups, source))
         except Exception as error:
             try:
-                self._hand_over(before)
+                self._hand_over(version)
             except Exception as other:
                 raise error from other
             raise
-        self._hand_over(before)
+        self._hand_over(version)
         self._trim()
         self._count(update)
         return update
 
     def _update(self, groups: Sequence[TrainingGroup], source: GroupSource) -> UpdateStats:
-        read = self._reference.read(groups) if self._reference else groups
-        return self.learner.update(read, source.newest)
+        inputs = self._reference.read(groups) if self._reference else groups
+        return self.learner.update(inputs, source.newest)
 
-    def _hand_over(self, before: int) -> None:
+    def _hand_over(self, version: int) -> None:
         """Resume the engine, with any new weights, even those of an update that failed."""
         if self.sleep_mode:
             give_back(self.policy.device)  # the engine is in another process and needs the memory
-        if self.policy.version != before:
+        if self.policy.version != version:
             self.engine.update(self.policy)
 
     def _count(self, update: UpdateStats) -> None:
@@ -363,8 +363,8 @@ class TrainedPolicy:
             self._counters.add("external_refused", update.unlikely, reason="unlikely")
         if update.halved:
             self._counters.add("micro_batch_halved", update.halved)
-        gap = update.logprob_mismatch
-        if gap is not None and not gap <= self._widest:  # NaN is a defect, too
+        mismatch = update.logprob_mismatch
+        if mismatch is not None and not mismatch <= self._widest:  # NaN is a defect, too
             self._counters.add("logprob_mismatches")
             log.warning(
                 "the engine's log-probs differ from the learner's by %.2g nats at equal "
@@ -388,8 +388,8 @@ def open_source(
     if trained.streaming is None:
         return generator
     unfinished = UnfinishedGroups(journal)
-    if lost := unfinished.rewind(done, trained.policy.version):
-        tokens = counted(lost, "token")
+    if num_tokens := unfinished.rewind(done, trained.policy.version):
+        tokens = counted(num_tokens, "token")
         log.info("%s of policies after the last checkpoint will be generated again", tokens)
     return AsyncRolloutGenerator(
         generator,
@@ -407,8 +407,8 @@ def shareable(generator: Generator, groups: Sequence[Group]) -> tuple[list[Group
     policy, sampling = generator.policy, generator.sampling
     limits = sampling.temperature, sampling.max_new_tokens
     origin = Origin(policy.version, public_name(policy.name), policy.encoding, *limits)
-    kept_back = generator.verifier.unrepeatable
-    shared = [g for g in groups if g.env not in kept_back and generator.indexes.shareable(g.index)]
+    excluded = generator.verifier.unrepeatable
+    shared = [g for g in groups if g.env not in excluded and generator.indexes.shareable(g.index)]
     return shared, origin
 
 

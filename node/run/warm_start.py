@@ -44,9 +44,9 @@ def warm_start(config: Config, folder: RunFolder, path: Path, steps: int, say: S
     trained, has no manifest, or its tasks have no known answers.
     """
     out = folder.root / FOLDER
-    named = FOLDER if folder.root == path.absolute().parent else str(out)
+    model_name = FOLDER if folder.root == path.absolute().parent else str(out)
     if out.exists():
-        remedy = f"Move it away, or train it: join with policy.model = {named!r} in {path}."
+        remedy = f"Move it away, or train it: join with policy.model = {model_name!r} in {path}."
         raise NodeError("there is already a warm start", out, remedy)
     if Checkpoints(folder.checkpoints).steps():
         remedy = "Start a new node with: swarm-node init FOLDER --model MODEL."
@@ -55,27 +55,27 @@ def warm_start(config: Config, folder: RunFolder, path: Path, steps: int, say: S
     with verifier_of(config, manifest) as (verifier, levels):
         policy = Policy.load(config.policy, tell=say)
         record = _Run(config, policy, verifier, _lowest(levels)).train(steps, say)
-    for left in folder.root.glob(f".{FOLDER}-*"):  # of a killed process
-        shutil.rmtree(left, ignore_errors=True)
+    for leftover in folder.root.glob(f".{FOLDER}-*"):  # of a killed process
+        shutil.rmtree(leftover, ignore_errors=True)
     with TemporaryDirectory(dir=folder.root, prefix=f".{FOLDER}-") as scratch:
-        whole = Path(scratch, FOLDER)
+        draft = Path(scratch, FOLDER)
         with filling(Path(scratch), folder.root):
-            policy.save(whole)
-            record.write(whole)
-            for written in (*whole.iterdir(), whole):
-                fsync_path(written)
-        whole.rename(out)
+            policy.save(draft)
+            record.write(draft)
+            for entry in (*draft.iterdir(), draft):
+                fsync_path(entry)
+        draft.rename(out)
         fsync_path(folder.root)
-    set_keys(path, {"policy.model": named})
-    say(f"wrote {out}, and policy.model = {named} into {path}; the base stays {record.base}")
+    set_keys(path, {"policy.model": model_name})
+    say(f"wrote {out}, and policy.model = {model_name} into {path}; the base stays {record.base}")
     return record
 
 
 def _lowest(levels: EnvLevels) -> list[EnvLevel]:
-    seen: dict[str, list[EnvLevel]] = {}
+    by_env: dict[str, list[EnvLevel]] = {}
     for pair in sorted(levels):
-        seen.setdefault(pair[0], []).append(pair)
-    return [pair for of_env in seen.values() for pair in of_env[:LOWEST]]
+        by_env.setdefault(pair[0], []).append(pair)
+    return [pair for pairs in by_env.values() for pair in pairs[:LOWEST]]
 
 
 class _Run:
@@ -94,42 +94,42 @@ class _Run:
         self._learner = SupervisedLearner(policy, learning)
 
     def train(self, steps: int, say: Say) -> WarmStarted:
-        before = self._look()
-        say(f"before: {_summary(before)}")
-        now, done = before, 0
-        while done < steps and not enough(now):
+        initial = self._look()
+        say(f"before: {_summary(initial)}")
+        latest, num_steps = initial, 0
+        while num_steps < steps and not enough(latest):
             loss = self._learner.step(self._examples())
-            done += 1
-            if done % LOOK == 0 or done == steps:
-                now = self._look()
-                say(f"step {done}: loss {loss:.3f} nats per token, {_summary(now)}")
+            num_steps += 1
+            if num_steps % LOOK == 0 or num_steps == steps:
+                latest = self._look()
+                say(f"step {num_steps}: loss {loss:.3f} nats per token, {_summary(latest)}")
         return WarmStarted(
             base=self._config.policy.model,
-            steps=done,
-            examples=done * EXAMPLES,
+            steps=num_steps,
+            examples=num_steps * EXAMPLES,
             families=tuple(dict.fromkeys(env for env, _ in self._levels)),
-            success_before=before.success,
-            success_after=now.success,
-            informative_after=now.informative,
+            success_before=initial.success,
+            success_after=latest.success,
+            informative_after=latest.informative,
         )
 
     def _examples(self) -> list[tuple[str, str]]:
         """Draw examples; a level without known answers is not drawn again."""
-        found: list[tuple[str, str]] = []
-        while len(found) < EXAMPLES:
+        examples: list[tuple[str, str]] = []
+        while len(examples) < EXAMPLES:
             if not self._levels:
                 remedy = "Choose a task set with known answers, such as starter."
                 raise NodeError("there are no examples", "no task has a known answer", remedy)
-            drawn = self._rng.choices(self._levels, k=EXAMPLES - len(found))
+            pairs = self._rng.choices(self._levels, k=EXAMPLES - len(examples))
             tasks = [
-                TaskRef(env, level, self._rng.getrandbits(63), Split.TRAIN) for env, level in drawn
+                TaskRef(env, level, self._rng.getrandbits(63), Split.TRAIN) for env, level in pairs
             ]
-            for pair, (prompt, solution) in zip(drawn, self._verifier.examples(tasks), strict=True):
+            for pair, (prompt, solution) in zip(pairs, self._verifier.examples(tasks), strict=True):
                 if solution is not None:
-                    found.append((prompt, solution))
+                    examples.append((prompt, solution))
                 elif pair in self._levels:
                     self._levels.remove(pair)
-        return found
+        return examples
 
     def _look(self) -> Evaluation:
         families = {env: (env, level) for env, level in reversed(self._levels)}
@@ -137,12 +137,12 @@ class _Run:
         tasks = [TaskRef.heldout(*pair, n) for pair in families.values() for n in range(count)]
         engine = self._config.engine
         # With the policy itself, for the weights of now.
-        transformers = changed(self._config, {"engine.backend": "transformers"})
+        config = changed(self._config, {"engine.backend": "transformers"})
         sampling = Sampling(engine.temperature, engine.max_new_tokens, seed=0)
         turns = TurnLimits.of(engine)
-        with closing(open_engine(transformers, self._policy, Counters())) as open_one:
+        with closing(open_engine(config, self._policy, Counters())) as live_engine:
             evaluator = Evaluator(
-                self._policy, open_one, self._verifier, tasks, sampling, Counters(), turns
+                self._policy, live_engine, self._verifier, tasks, sampling, Counters(), turns
             )
             return evaluator.evaluate(COMPLETIONS)
 
@@ -152,13 +152,13 @@ def enough(found: Evaluation) -> bool:
 
     Partial credit alone, which makes rewards differ, is not enough.
     """
-    right = [sum(reward >= SOLVED for reward in row) for row in found.rewards]
-    mixed = sum(0 < n < len(row) for n, row in zip(right, found.rewards, strict=True))
-    return max(found.success, mixed / len(right)) >= ENOUGH
+    num_right = [sum(reward >= SOLVED for reward in row) for row in found.rewards]
+    num_mixed = sum(0 < n < len(row) for n, row in zip(num_right, found.rewards, strict=True))
+    return max(found.success, num_mixed / len(num_right)) >= ENOUGH
 
 
-def _summary(found: Evaluation) -> str:
+def _summary(result: Evaluation) -> str:
     return (
-        f"{found.success:.0%} of completions are correct, {found.informative:.0%} of groups are "
+        f"{result.success:.0%} of completions are correct, {result.informative:.0%} of groups are "
         "informative"
     )

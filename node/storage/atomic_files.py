@@ -29,19 +29,19 @@ def private_umask() -> Iterator[None]:
 
     Functions here set permissions themselves, because another thread may end a block of its own.
     """
-    before = os.umask(_OTHERS)
+    old_umask = os.umask(_OTHERS)
     try:
         yield
     finally:
-        os.umask(before)
+        os.umask(old_umask)
 
 
 def let_others_read(folder: Path) -> None:
     """Give a folder's files, which libraries and this module write private, usual permissions."""
-    usual = os.umask(_OTHERS)
-    os.umask(usual)
+    umask = os.umask(_OTHERS)
+    os.umask(umask)
     for path in filter(Path.is_file, folder.rglob("*")):
-        path.chmod(0o666 & ~usual)
+        path.chmod(0o666 & ~umask)
 
 
 def tighten(path: Path) -> bool:
@@ -143,13 +143,13 @@ def filling(folder: Path, place: Path | None = None) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        full = is_disk_full(error, folder)
+        is_full = is_disk_full(error, folder)
         for path in folder.iterdir():
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink()
-        if full:
+        if is_full:
             remedy = "Free some space there, and run the command again."
             raise DiskFullError("no space left to write to", place or folder, remedy) from error
         raise

@@ -64,9 +64,9 @@ class HeldoutRewards:
 
     def move(self, rounds: Iterable[int], other: HeldoutRewards) -> None:
         rows = self.read()
-        if moved := {number: rows[number] for number in rounds if number in rows}:
-            other._write(other.read() | moved)
-            self._write({n: row for n, row in rows.items() if n not in moved})
+        if entries := {number: rows[number] for number in rounds if number in rows}:
+            other._write(other.read() | entries)
+            self._write({n: row for n, row in rows.items() if n not in entries})
 
     def highest(self, swarm: str, rounds: Iterable[int]) -> float:
         """Return the highest reward of some rounds in a swarm; minus infinity without one."""
@@ -76,12 +76,12 @@ class HeldoutRewards:
 
     def best(self, rounds: Iterable[int], count: int) -> set[int]:
         """Return the ``count`` best of some rounds in each swarm; of equals the latest."""
-        rows, found = self.read(), set[int]()
+        rows, result = self.read(), set[int]()
         rated = [n for n in rounds if n in rows]
         for swarm in {rows[n][0] for n in rated}:
-            ours = ((rows[n][1], n) for n in rated if rows[n][0] == swarm)
-            found.update(n for _, n in nlargest(count, ours))
-        return found
+            pairs = ((rows[n][1], n) for n in rated if rows[n][0] == swarm)
+            result.update(n for _, n in nlargest(count, pairs))
+        return result
 
     def _write(self, rows: dict[int, tuple[str, float]]) -> None:
         self._path.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
@@ -137,13 +137,13 @@ class Checkpoints:
         path = self.folder / READERS
         with ExitStack() as stack:
             try:
-                readers = path.open("rb") if path.exists() else self._readers()
+                lock_file = path.open("rb") if path.exists() else self._readers()
             except FileNotFoundError:
                 pass  # there is no checkpoint either
             except OSError as error:
                 log.warning("%s: %s; a node that runs here may delete what is read", path, error)
             else:
-                lock(stack.enter_context(readers).fileno(), shared=True)
+                lock(stack.enter_context(lock_file).fileno(), shared=True)
             yield
 
     def steps(self) -> list[int]:
@@ -151,8 +151,8 @@ class Checkpoints:
         if not self.folder.is_dir():
             return []
         names = {path.name for path in self.folder.iterdir() if path.is_dir()}
-        found = {int(match[1]) for match in map(_NAME.fullmatch, names) if match}
-        return sorted(step for step in found if self.path(step).name in names)
+        steps = {int(match[1]) for match in map(_NAME.fullmatch, names) if match}
+        return sorted(step for step in steps if self.path(step).name in names)
 
     def path(self, step: int) -> Path:
         return self.folder / f"step-{step:08d}"
@@ -178,12 +178,12 @@ class Checkpoints:
             for path in (*draft.rglob("*"), draft):
                 fsync_path(path)
         except BaseException as error:
-            full = is_disk_full(error, self.folder)
+            is_full = is_disk_full(error, self.folder)
             shutil.rmtree(draft, ignore_errors=True)
-            if full:
-                what = "no space left to write a checkpoint in"
+            if is_full:
+                problem = "no space left to write a checkpoint in"
                 remedy = "Free some space there; earlier checkpoints are kept and the run resumes."
-                raise DiskFullError(what, self.folder, remedy) from error
+                raise DiskFullError(problem, self.folder, remedy) from error
             raise
         final = self.path(step)
         if final.exists():
@@ -209,9 +209,9 @@ class Checkpoints:
                 log.info("%s", notes[-1])
             return Loaded(path, state, tuple(notes))
         if notes:
-            what = "no checkpoint can be read in"
+            problem = "no checkpoint can be read in"
             remedy = "Restore that folder from a backup, or start a new run in another folder."
-            raise CheckpointError(what, f"{self.folder} ({'; '.join(notes)})", remedy)
+            raise CheckpointError(problem, f"{self.folder} ({'; '.join(notes)})", remedy)
         return None
 
     def load(self, step: int) -> Loaded:
@@ -228,47 +228,47 @@ class Checkpoints:
 
         Raises CheckpointError if missing or damaged, NodeError while read or if not writable.
         """
-        aside = self.rolled_back()
-        source = self if step in self.steps() else aside
+        archive = self.rolled_back()
+        source = self if step in self.steps() else archive
         source.load(step)
         with writing(self.folder):
-            readers = self._readers()
-        with readers:
-            if not try_lock(readers.fileno()):
+            lock_file = self._readers()
+        with lock_file:
+            if not try_lock(lock_file.fileno()):
                 remedy = "Wait until swarm-node eval or export ends, and try again."
                 raise NodeError("another process uses the checkpoints in", self.folder, remedy)
-            later = [each for each in self.steps() if each > step]
+            rounds = [number for number in self.steps() if number > step]
             with writing(self.folder):
-                aside.folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
-                for each in later:
-                    if aside.path(each).exists():
-                        aside._delete(each)
-                    self.path(each).rename(aside.path(each))
-                self.rewards.move(later, aside.rewards)
-                if source is aside:
-                    aside.path(step).rename(self.path(step))
-                    aside.rewards.move([step], self.rewards)
+                archive.folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+                for number in rounds:
+                    if archive.path(number).exists():
+                        archive._delete(number)
+                    self.path(number).rename(archive.path(number))
+                self.rewards.move(rounds, archive.rewards)
+                if source is archive:
+                    archive.path(step).rename(self.path(step))
+                    archive.rewards.move([step], self.rewards)
                 fsync_path(self.folder)
-            aside._prune(max(aside.steps(), default=0))
-            return later
+            archive._prune(max(archive.steps(), default=0))
+            return rounds
 
     def rolled_back(self) -> Checkpoints:
         """Return the checkpoints that rollbacks set aside."""
         return Checkpoints(self.folder / ROLLED_BACK, self.keep, self.best)
 
     def _sweep(self) -> None:
-        for left in self.folder.iterdir():
-            if _LEFT.fullmatch(left.name):
-                shutil.rmtree(left, ignore_errors=True)
+        for leftover in self.folder.iterdir():
+            if _LEFT.fullmatch(leftover.name):
+                shutil.rmtree(leftover, ignore_errors=True)
 
     def _prune(self, newest: int) -> None:
         valid = [step for step in self.steps() if step <= newest]
-        kept = {*valid[-self.keep :], *self.rewards.best(valid, self.best)}
-        with self._readers() as readers:
-            if not try_lock(readers.fileno()):
+        to_keep = {*valid[-self.keep :], *self.rewards.best(valid, self.best)}
+        with self._readers() as lock_file:
+            if not try_lock(lock_file.fileno()):
                 log.info("%s: in use, so old checkpoints are deleted later", self.folder)
                 return
-            for step in set(self.steps()) - kept:
+            for step in set(self.steps()) - to_keep:
                 try:
                     self._delete(step)
                 except PermissionError:
@@ -279,9 +279,9 @@ class Checkpoints:
 
     def _delete(self, step: int) -> None:
         """Delete a checkpoint under another name, so that a crash leaves no part of it."""
-        left = self.folder / f".old-{step}-{os.getpid()}"
-        self.path(step).rename(left)
-        shutil.rmtree(left)
+        old_path = self.folder / f".old-{step}-{os.getpid()}"
+        self.path(step).rename(old_path)
+        shutil.rmtree(old_path)
 
     def _readers(self) -> BinaryIO:
         """Open the lock file that readers share and a deleting process holds alone."""
@@ -307,23 +307,23 @@ DAMAGE = (errno.EIO, errno.EISDIR, errno.ELOOP, errno.ENOENT, errno.ENOTDIR)
 def _must_be_damage(error: Exception, path: Path) -> None:
     """Raise NodeError if reading failed for a reason that may pass, such as missing rights."""
     if isinstance(error, OSError) and error.errno not in DAMAGE:
-        what = f"cannot read the checkpoints ({error.strerror})"
-        raise NodeError(what, error.filename or path, "Correct that, and repeat.") from error
+        problem = f"cannot read the checkpoints ({error.strerror})"
+        raise NodeError(problem, error.filename or path, "Correct that, and repeat.") from error
 
 
 def _verify(folder: Path) -> dict[str, Any]:
     """Return the state of an intact checkpoint; raise NodeError if it cannot be read now."""
     try:
         digests = json.loads((folder / DIGESTS).read_bytes())
-        found = _files(folder)
-        found.pop(DIGESTS)
-        if set(found) != set(digests) or STATE not in digests:
-            odd = sorted(set(found) ^ set(digests)) or [STATE]
-            raise _DamagedError(f"{odd[0]} is missing or was added")
-        for name, path in found.items():
+        files = _files(folder)
+        files.pop(DIGESTS)
+        if set(files) != set(digests) or STATE not in digests:
+            differing = sorted(set(files) ^ set(digests)) or [STATE]
+            raise _DamagedError(f"{differing[0]} is missing or was added")
+        for name, path in files.items():
             if _sha256(path) != digests[name]:
                 raise _DamagedError(f"{name} is not what was written")
-        return dict(json.loads(found[STATE].read_bytes()))
+        return dict(json.loads(files[STATE].read_bytes()))
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         _must_be_damage(error, folder)
         raise _DamagedError(f"{DIGESTS} cannot be read") from error
@@ -350,31 +350,31 @@ class CheckpointEntry:
 
 def list_checkpoints(checkpoints: Checkpoints) -> list[CheckpointEntry]:
     """List every checkpoint, the oldest first; those rolled back come last."""
-    found: list[CheckpointEntry] = []
+    entries: list[CheckpointEntry] = []
     with checkpoints.reading():
-        for where in (checkpoints, checkpoints.rolled_back()):
-            rewards, rolled_back = where.rewards.read(), where is not checkpoints
-            for step in where.steps():
-                found.append(_entry(where, step, rewards.get(step), rolled_back=rolled_back))
+        for source in (checkpoints, checkpoints.rolled_back()):
+            rewards, rolled_back = source.rewards.read(), source is not checkpoints
+            for step in source.steps():
+                entries.append(_entry(source, step, rewards.get(step), rolled_back=rolled_back))
     best: dict[str, CheckpointEntry] = {}
     # Of equal rewards the later entry counts, so those rolled back come first.
-    for entry in sorted(found, key=lambda each: not each.rolled_back):
+    for entry in sorted(entries, key=lambda each: not each.rolled_back):
         if entry.reward is not None and entry.reward >= (best.get(entry.swarm, entry).reward or 0):
             best[entry.swarm] = entry
-    return [replace(entry, best=entry in best.values()) for entry in found]
+    return [replace(entry, best=entry in best.values()) for entry in entries]
 
 
 def _entry(
-    where: Checkpoints, step: int, rated: tuple[str, float] | None, *, rolled_back: bool
+    source: Checkpoints, step: int, rating: tuple[str, float] | None, *, rolled_back: bool
 ) -> CheckpointEntry:
-    path = where.path(step)
-    swarm, reward = rated or ("", None)
+    path = source.path(step)
+    swarm, reward = rating or ("", None)
     return CheckpointEntry(
         round=step,
         policy_step=_policy_step(path),
         reward=reward,
         swarm=swarm,
-        bytes=sum(each.stat().st_size for each in path.rglob("*") if each.is_file()),
+        bytes=sum(file.stat().st_size for file in path.rglob("*") if file.is_file()),
         age_s=max(0.0, time.time() - path.stat().st_mtime),
         path=str(path),
         rolled_back=rolled_back,
@@ -399,15 +399,15 @@ def named(entries: Sequence[CheckpointEntry], given: str, option: str) -> Checkp
     A number that is not the round of any checkpoint may be the policy step of one.
     """
     number, path = named_round(given, option), Path(given)
-    found = [each for each in entries if each.round == number]
+    matches = [entry for entry in entries if entry.round == number]
     if path.name != given:
-        found = [each for each in found if Path(each.path).resolve() == path.resolve()]
-    if not found and given.isdecimal():
-        found = [each for each in entries if each.policy_step == number]
-    if found:
-        return found[0]
-    there = ", ".join(map(_shown, entries)) or "none yet"
-    raise UsageError(option, given, f"There is no checkpoint of that round; there are: {there}.")
+        matches = [entry for entry in matches if Path(entry.path).resolve() == path.resolve()]
+    if not matches and given.isdecimal():
+        matches = [entry for entry in entries if entry.policy_step == number]
+    if matches:
+        return matches[0]
+    choices = ", ".join(map(_shown, entries)) or "none yet"
+    raise UsageError(option, given, f"There is no checkpoint of that round; there are: {choices}.")
 
 
 def _shown(entry: CheckpointEntry) -> str:

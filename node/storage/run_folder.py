@@ -71,9 +71,9 @@ class RunFolder:
         try:
             self.root.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
         except OSError as error:
-            what = f"cannot make the run folder ({error.strerror})"
+            problem = f"cannot make the run folder ({error.strerror})"
             remedy = "Choose a writable folder; in a node.toml [node] run_dir sets it."
-            raise NodeError(what, self.root, remedy) from error
+            raise NodeError(problem, self.root, remedy) from error
         if not os.access(self.root, os.W_OK | os.X_OK):
             remedy = "Change its owner or choose another folder with [node] run_dir."
             raise NodeError("cannot write to the run folder", self.root, remedy)
@@ -87,12 +87,12 @@ class RunFolder:
 
         Reading a FIFO or device may never end. The node would write to the file behind a link.
         """
-        given = {self.config, self.manifest, self.trusted, self.blocked}
+        linkable = {self.config, self.manifest, self.trusted, self.blocked}
         # Unlike rglob, walk passes over folders that a running node removes meanwhile.
-        walked = chain.from_iterable(map(os.walk, self._trees()))
-        within = (Path(at, name) for at, folders, names in walked for name in (*folders, *names))
-        for path in chain(self._files(), self._trees(), within):
-            if path.is_symlink() and path not in given:
+        walks = chain.from_iterable(map(os.walk, self._trees()))
+        inside = (Path(root, name) for root, folders, names in walks for name in (*folders, *names))
+        for path in chain(self._files(), self._trees(), inside):
+            if path.is_symlink() and path not in linkable:
                 remedy = "Put what it links to in its place, or use another run folder."
                 raise NodeError("a link in the place of what the node writes", path, remedy)
         for path in self._paths(lambda error: None):
@@ -106,8 +106,8 @@ class RunFolder:
         """Remove other users' access to the files, or raise NodeError if it cannot."""
         trees = [tree for tree in self._trees() if tree.exists()]
         with writing(self.root):
-            found = self._files() + [path for tree in trees for path in (tree, *tree.rglob("*"))]
-            if count := sum(map(tighten, found)):
+            paths = self._files() + [path for tree in trees for path in (tree, *tree.rglob("*"))]
+            if count := sum(map(tighten, paths)):
                 files = counted(count, "file")
                 log.info("%s in %s: accessible to other users until now", files, self.root)
 
@@ -121,11 +121,11 @@ class RunFolder:
         return sum(map(_size, self._paths(unless_gone)))
 
     def _paths(self, onerror: Callable[[OSError], object]) -> list[Path]:
-        found = [*_kin(self.identity), *self._files()]
+        paths = [*_kin(self.identity), *self._files()]
         for tree in self._trees():
-            walked = os.walk(tree, onerror=onerror)
-            found += [Path(folder, name) for folder, _, names in walked for name in names]
-        return found
+            walk = os.walk(tree, onerror=onerror)
+            paths += [Path(folder, name) for folder, _, names in walk for name in names]
+        return paths
 
     def _files(self) -> list[Path]:
         own = {self.config, self.metrics, self.rollouts, self.groups, self.status, self.manifest}
@@ -171,9 +171,9 @@ class RunFolder:
             raise self._busy("unknown" if pid < 0 else str(pid))
 
     def _busy(self, pid: str) -> RunFolderBusy:
-        what = f"the run folder is already used by process {pid}"
+        problem = f"the run folder is already used by process {pid}"
         remedy = "Stop that process, or use another folder for this node."
-        return RunFolderBusy(what, self.root, remedy)
+        return RunFolderBusy(problem, self.root, remedy)
 
     def holder(self) -> int | None:
         """Return the id of the process that works here, -1 if unknown, None if none does.
@@ -264,36 +264,36 @@ def present_status(folder: RunFolder) -> dict[str, Any]:
     """
     holder = folder.holder()
     try:
-        reported: Mapping[str, Any] = folder.read_status()
+        report: Mapping[str, Any] = folder.read_status()
     except NodeError:
         if holder is None:
             raise
-        reported = {}
-    state = reported.get("state", STOPPED)
+        report = {}
+    state = report.get("state", STOPPED)
     if holder is None:
         state = STOPPED if state == STOPPED else CRASHED
-    elif reported.get("pid") != holder:
+    elif report.get("pid") != holder:
         state = STARTING
-    works = state in (RUNNING, STOPPING)
-    at = reported.get("time")
+    is_running = state in (RUNNING, STOPPING)
+    stamp = report.get("time")
     return {
         **dict.fromkeys(("peer_id", "swarm_id", "swarm_name", "record")),
         "addresses": [],
         "pid": holder,
-        **reported,
-        "dashboard": reported.get("dashboard") if works else None,
-        "public": reported.get("public") if works else None,
-        "peers": [_now(peer, works) for peer in reported.get("peers") or []],
+        **report,
+        "dashboard": report.get("dashboard") if is_running else None,
+        "public": report.get("public") if is_running else None,
+        "peers": [_now(peer, is_running) for peer in report.get("peers") or []],
         "running": holder is not None,
         "state": state,
-        "age_s": None if at is None else max(0.0, time.time() - at),
+        "age_s": None if stamp is None else max(0.0, time.time() - stamp),
     }
 
 
-def _now(peer: Mapping[str, Any], works: bool) -> dict[str, Any]:
-    present = {**peer, "connected": works and peer.get("connected", False)}
-    gone = () if works else (key for key in OF_A_CONNECTION if key in peer)
-    return {**present, **dict.fromkeys(gone)}
+def _now(peer: Mapping[str, Any], is_running: bool) -> dict[str, Any]:
+    current = {**peer, "connected": is_running and peer.get("connected", False)}
+    null_keys = () if is_running else (key for key in OF_A_CONNECTION if key in peer)
+    return {**current, **dict.fromkeys(null_keys)}
 
 
 class SwarmFiles:
@@ -310,8 +310,8 @@ class SwarmFiles:
 
     def set_aside(self) -> dict[str, bytes]:
         """Return the signed manifests of earlier swarms, by id in hex."""
-        found = sorted(self._aside.glob(f"*/{self._folder.manifest.name}"))
-        return {path.parent.name: path.read_bytes() for path in found}
+        paths = sorted(self._aside.glob(f"*/{self._folder.manifest.name}"))
+        return {path.parent.name: path.read_bytes() for path in paths}
 
     def move(self, left: str, entered: str, signed: bytes) -> None:
         """Set the files of swarm ``left`` aside and put those of ``entered`` in place.
@@ -332,20 +332,20 @@ class SwarmFiles:
             return
         try:
             plan = json.loads(self._plan.read_bytes())
-            left, entered = (self._checked(plan[name]) for name in ("left", "entered"))
-            out = bool(plan["out"])
+            old_swarm, new_swarm = (self._checked(plan[name]) for name in ("left", "entered"))
+            moved_out = bool(plan["out"])
         except (ValueError, KeyError, TypeError) as error:
             remedy = "Restore the run folder from a backup, or start a new run in another folder."
             raise NodeError("not a plan of a move between swarms", self._plan, remedy) from error
         with writing(self._aside):
-            if not out:
+            if not moved_out:
                 # The folder still holds only files of the swarm that is left.
-                _move_all(self._own(self._folder.root), self._aside / left)
-                self._write_plan(left, entered, out=True)
-            _move_all(self._own(self._aside / entered), self._folder.root)
+                _move_all(self._own(self._folder.root), self._aside / old_swarm)
+                self._write_plan(old_swarm, new_swarm, out=True)
+            _move_all(self._own(self._aside / new_swarm), self._folder.root)
             self._plan.unlink()
             fsync_path(self._aside)
-        log.info("moved from swarm %s to swarm %s", left, entered)
+        log.info("moved from swarm %s to swarm %s", old_swarm, new_swarm)
 
     def _checked(self, swarm: object) -> str:
         """Return a swarm's id in hex; raise ValueError for a path or link out of this folder."""
@@ -355,20 +355,20 @@ class SwarmFiles:
             raise ValueError("a symbolic link")
         return swarm
 
-    def _write_plan(self, left: str, entered: str, *, out: bool) -> None:
-        plan = {"left": left, "entered": entered, "out": out}
+    def _write_plan(self, old_swarm: str, new_swarm: str, *, out: bool) -> None:
+        plan = {"left": old_swarm, "entered": new_swarm, "out": out}
         write_atomic(self._plan, json.dumps(plan).encode())
 
-    def _own(self, place: Path) -> list[Path]:
+    def _own(self, parent: Path) -> list[Path]:
         folder = self._folder
         names = (folder.journal.name + "*", folder.peer_cache.name, folder.manifest.name)
-        return [path for name in names for path in sorted(place.glob(name)) if path.is_file()]
+        return [path for name in names for path in sorted(parent.glob(name)) if path.is_file()]
 
 
-def _move_all(files: list[Path], place: Path) -> None:
+def _move_all(files: list[Path], target: Path) -> None:
     for path in files:
-        path.replace(place / path.name)
-    fsync_path(place)
+        path.replace(target / path.name)
+    fsync_path(target)
 
 
 @dataclass(slots=True)

@@ -79,8 +79,8 @@ def form_of(answer: object) -> Form:
     answer = answer.strip()
     if "\n" in answer:
         return Form.GRID
-    in_full = answer.replace(",", "") if patterns.IN_THOUSANDS.fullmatch(answer) else answer
-    if patterns.WHOLE_NUMBER.fullmatch(in_full) or patterns.POWER_OF_TEN.fullmatch(answer):
+    no_commas = answer.replace(",", "") if patterns.IN_THOUSANDS.fullmatch(answer) else answer
+    if patterns.WHOLE_NUMBER.fullmatch(no_commas) or patterns.POWER_OF_TEN.fullmatch(answer):
         return Form.NUMBER
     if answer.lower() in patterns.DAYS:
         return Form.DAY
@@ -108,8 +108,8 @@ def equal(answer: str, right: str, form: Form) -> bool:
         answer, right = _alike(answer, right), plain(right.replace("|", " ∣ "))
     elif form is Form.WORD:
         answer, right = _in_one_base(answer, right)
-    normal = _normal(right, form)
-    if _normal(answer, form) != normal or (normal == () and plain(answer) != plain(right)):
+    expected = _normal(right, form)
+    if _normal(answer, form) != expected or (expected == () and plain(answer) != plain(right)):
         return False
     if form is not Form.LINE:
         return True
@@ -135,16 +135,16 @@ def canonical(text: str) -> str:
     return text if _QUOTED.search(text) else _PRIME.sub("′", text)
 
 
-def _bracketed(group: re.Match[str]) -> str:
-    before, top, bottom, sign, inside = group.groups()
-    end = " " if group.string[group.end() : group.end() + 1].isalnum() else ""
+def _bracketed(match: re.Match[str]) -> str:
+    prefix, top, bottom, sign, content = match.groups()
+    space = " " if match.string[match.end() : match.end() + 1].isalnum() else ""
     if top is not None:
-        return f"{before}{before and ' · '}{_part(top, _TOP)}/{_part(bottom, _BOTTOM)}{end}"
+        return f"{prefix}{prefix and ' · '}{_part(top, _TOP)}/{_part(bottom, _BOTTOM)}{space}"
     if patterns.TEXT.fullmatch(sign):
-        return f"{before} {inside} "
-    if sign == "_" and inside.strip().isalpha():
-        return f"{before}_{inside.strip()}{end}"
-    return f"{before}{sign if sign in '^_' else f' {sign} '}{_part(inside, _ATOM)}{end}"
+        return f"{prefix} {content} "
+    if sign == "_" and content.strip().isalpha():
+        return f"{prefix}_{content.strip()}{space}"
+    return f"{prefix}{sign if sign in '^_' else f' {sign} '}{_part(content, _ATOM)}{space}"
 
 
 def _part(text: str, simple: re.Pattern[str]) -> str:
@@ -156,16 +156,16 @@ def _part(text: str, simple: re.Pattern[str]) -> str:
 
 def _in_one_base(answer: str, right: str) -> tuple[str, str]:
     """Drop the base of a number if the other one has none: ``1f_16`` is ``1f``."""
-    digits = [_digits(plain(each)) for each in (answer, right)]
-    alike = digits.count("") != 1
-    return (answer, right) if alike else (digits[0] or answer, digits[1] or right)
+    digits = [_digits(plain(text)) for text in (answer, right)]
+    consistent = digits.count("") != 1
+    return (answer, right) if consistent else (digits[0] or answer, digits[1] or right)
 
 
 def _digits(text: str) -> str:
     """Return the digits of a number with its base; empty for other text, such as ``d4_1``."""
-    found = _BASED.fullmatch(text)
-    base = int(found[2]) if found else 0
-    return found[1] if found and max(int(each, 36) for each in found[1]) < base else ""
+    match = _BASED.fullmatch(text)
+    base = int(match[2]) if match else 0
+    return match[1] if match and max(int(digit, 36) for digit in match[1]) < base else ""
 
 
 def _alike(answer: str, right: str) -> str:
@@ -211,8 +211,8 @@ def _brackets(text: str) -> str:
 
 
 def _closes_last(text: str) -> bool:
-    depths = accumulate({"(": 1, ")": -1}.get(sign, 0) for sign in text)
-    return next((place for place, depth in enumerate(depths) if depth <= 0), 0) == len(text) - 1
+    depths = accumulate({"(": 1, ")": -1}.get(char, 0) for char in text)
+    return next((index for index, depth in enumerate(depths) if depth <= 0), 0) == len(text) - 1
 
 
 def rivals(text: str, right: str, form: Form) -> bool:
@@ -222,10 +222,10 @@ def rivals(text: str, right: str, form: Form) -> bool:
     """
     if form is Form.EXPRESSION:
         return bool(patterns.EXPRESSION.fullmatch(without_latex(plain(text)).translate(TYPOGRAPHY)))
-    found, due = [*_items(plain(text))], [*_items(plain(right))]
-    common = set(found) & set(due)
-    in_digits = all(re.search(r"\d", str(item)) for item in (*found, *due))
-    return len(found) == len(due) and (in_digits or 2 * len(common) >= len(set(due)))
+    items, expected = [*_items(plain(text))], [*_items(plain(right))]
+    common = set(items) & set(expected)
+    have_digits = all(re.search(r"\d", str(item)) for item in (*items, *expected))
+    return len(items) == len(expected) and (have_digits or 2 * len(common) >= len(set(expected)))
 
 
 def _normal(text: str, form: Form) -> object:
@@ -261,14 +261,14 @@ def number_value(text: str) -> Fraction | None:
     if len(text) > MOST_CHARACTERS or re.search(r"\d\s+\d", text):
         return None
     text = scientific(text).translate(TYPOGRAPHY)
-    bare = re.sub(r"(?<=\d),(?=\d{3})|\s", "", text)
-    return Fraction(bare) if patterns.VALUE.fullmatch(bare) else None
+    literal = re.sub(r"(?<=\d),(?=\d{3})|\s", "", text)
+    return Fraction(literal) if patterns.VALUE.fullmatch(literal) else None
 
 
 def without_latex(text: str) -> str:
     """Replace the usual LaTeX of arithmetic and units: ``\\(6 \\times 7\\)`` is ``6 * 7``."""
-    for pattern, instead in patterns.LATEX if "\\" in text or "$" in text else ():
-        text = pattern.sub(instead, text)
+    for pattern, replacement in patterns.LATEX if "\\" in text or "$" in text else ():
+        text = pattern.sub(replacement, text)
     return text
 
 
@@ -281,35 +281,35 @@ def chain_value(text: str) -> Fraction | None:
     """Return the value of numbers joined by ``+ - * /``; None if ``text`` is anything else."""
     if len(text) > MOST_CHARACTERS:
         return None
-    sums, at = [Fraction(0)], 0
-    while at < len(text):
-        found = patterns.LINK.match(text, at)
-        if not found:
+    terms, position = [Fraction(0)], 0
+    while position < len(text):
+        link = patterns.LINK.match(text, position)
+        if not link:
             return None
-        operator, value = found[1].translate(_SIGNS), number_value(found[2])
-        if operator not in (("+", "-", "*", "/") if at else ("", "+", "-")):
+        operator, value = link[1].translate(_SIGNS), number_value(link[2])
+        if operator not in (("+", "-", "*", "/") if position else ("", "+", "-")):
             return None
         if value is None or (operator == "/" and not value):
             return None
         match operator:
             case "*":
-                sums[-1] *= value
+                terms[-1] *= value
             case "/":
-                sums[-1] /= value
+                terms[-1] /= value
             case "-":
-                sums.append(-value)
+                terms.append(-value)
             case _:
-                sums.append(value)
-        at = found.end()
-    return sum(sums, Fraction(0)) if at else None
+                terms.append(value)
+        position = link.end()
+    return sum(terms, Fraction(0)) if position else None
 
 
 def equation_sides(text: str) -> list[str]:
     """Return the sides of an equation, one for other text; none if their values differ."""
     sides = [side for side in patterns.EQUALS.split(text) if side.strip()]
-    known = [(value, side) for side in sides if (value := chain_value(side)) is not None]
-    whole = "≈" in text  # may be rounded to a whole number
-    return sides if all(_agree(known[0], other, whole=whole) for other in known[1:]) else []
+    valued = [(value, side) for side in sides if (value := chain_value(side)) is not None]
+    rounded = "≈" in text  # may be rounded to a whole number
+    return sides if all(_agree(valued[0], other, whole=rounded) for other in valued[1:]) else []
 
 
 def _agree(one: tuple[Fraction, str], other: tuple[Fraction, str], *, whole: bool) -> bool:
@@ -347,15 +347,15 @@ def _rows(text: str) -> tuple[object, ...]:
 
 
 def grid_lines(grid: str) -> list[str]:
-    for pattern, instead in patterns.GRID_MARKUP:
-        grid = pattern.sub(instead, grid)
+    for pattern, replacement in patterns.GRID_MARKUP:
+        grid = pattern.sub(replacement, grid)
     return [line for line in grid.split("\n") if _words(line)]
 
 
 def laid_out(answer: str, right: str) -> str:
     """Return a list or grid as the right one is laid out, if that has blanks between items."""
-    marks = "\n" not in right and ("′" in canonical(answer) or "|" in _COLUMN.sub("", answer))
-    if marks or _FORMULA.search(answer):
+    has_marks = "\n" not in right and ("′" in canonical(answer) or "|" in _COLUMN.sub("", answer))
+    if has_marks or _FORMULA.search(answer):
         return answer  # whose brackets, primes or bars count
     if "\n".join(" ".join(_words(line)) for line in grid_lines(right)) != right.strip():
         return answer
@@ -371,14 +371,14 @@ def plain(text: str) -> str:
 
 
 def _unwrapped(text: str) -> str:
-    inside = text[len(_FENCE) : -len(_FENCE)]
-    if text.startswith(_FENCE) and text.endswith(_FENCE) and inside and _FENCE not in inside:
-        return patterns.LANGUAGE.sub("", inside, count=1).strip()
+    content = text[len(_FENCE) : -len(_FENCE)]
+    if text.startswith(_FENCE) and text.endswith(_FENCE) and content and _FENCE not in content:
+        return patterns.LANGUAGE.sub("", content, count=1).strip()
     for begin, end in _PAIRS:
         if text.startswith(begin) and text.endswith(end) and len(text) > len(begin) + len(end):
-            inside = text[len(begin) : -len(end)]
-            if begin == "**" or (begin not in inside and end not in inside):
-                return inside.strip()
+            content = text[len(begin) : -len(end)]
+            if begin == "**" or (begin not in content and end not in content):
+                return content.strip()
     if text.startswith("**") != text.endswith("**"):
         return text.removeprefix("**").removesuffix("**").strip()
     if text.endswith((".", "!", "。")) and not text.endswith(".."):

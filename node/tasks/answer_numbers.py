@@ -22,18 +22,18 @@ def number_in(sentence: str, *, marked: bool) -> str:
         marked: whether all of it is marked as the answer, so that no second number may stand in it.
     """
     text = _typed(sentence if marked else _without_aside(sentence))
-    spoken = forms.without_latex(patterns.MINUS.sub("-", text))
-    if forms.number_value(spoken) is not None:
-        return spoken.strip()
-    if forms.gives_several(_concluded(spoken)):
+    plain = forms.without_latex(patterns.MINUS.sub("-", text))
+    if forms.number_value(plain) is not None:
+        return plain.strip()
+    if forms.gives_several(_concluded(plain)):
         return ""
-    if "\\" in spoken:
-        spoken = re.split("[=≈]", spoken)[-1]  # a formula before it has no value here
-    if _is_formula(text, spoken):
+    if "\\" in plain:
+        plain = re.split("[=≈]", plain)[-1]  # a formula before it has no value here
+    if _is_formula(text, plain):
         return text.strip()
-    spoken = asserted(patterns.IS.sub(" = ", _concluded(spoken)))
-    sides = forms.equation_sides(spoken) or forms.equation_sides(patterns.BULLET.sub("", spoken))
-    if _leaves_a_choice(spoken) or not sides or patterns.CHANGED.search(sides[-1]):
+    plain = asserted(patterns.IS.sub(" = ", _concluded(plain)))
+    sides = forms.equation_sides(plain) or forms.equation_sides(patterns.BULLET.sub("", plain))
+    if _leaves_a_choice(plain) or not sides or patterns.CHANGED.search(sides[-1]):
         return ""
     side = _last_side(sides)
     if patterns.COMPARED.search(side) and (marked or patterns.OPERATION.search(side)):
@@ -44,8 +44,8 @@ def number_in(sentence: str, *, marked: bool) -> str:
 
 def _without_aside(sentence: str) -> str:
     """Drop a remark in brackets and a reason, if a number is left."""
-    bare = without_reason(patterns.ASIDE.sub("", sentence))
-    return bare if patterns.NUMBER.search(bare) else sentence
+    stripped = without_reason(patterns.ASIDE.sub("", sentence))
+    return stripped if patterns.NUMBER.search(stripped) else sentence
 
 
 def _typed(text: str) -> str:
@@ -54,8 +54,8 @@ def _typed(text: str) -> str:
     text = patterns.SCALED.sub(lambda scale: patterns.SCALES[scale[1].lower()], text)
     text = text.translate(forms.TYPOGRAPHY)
     text = patterns.SHORT_FRAC.sub(r"\\frac{\1}{\2}", patterns.UNEQUAL.sub("≠", text))
-    for sign, instead in (("\\!", ""), ("{,}", ","), ("\\,", ""), ("\\%", "%"), (" OR ", " | ")):
-        text = text.replace(sign, instead)
+    for sign, new in (("\\!", ""), ("{,}", ","), ("\\,", ""), ("\\%", "%"), (" OR ", " | ")):
+        text = text.replace(sign, new)
     return text
 
 
@@ -64,29 +64,29 @@ def in_digits(text: str) -> str:
     if patterns.OTHER_QUANTITY.search(text):
         return text
     return patterns.NUMBER_NAME.sub(
-        lambda name: str(sum(patterns.NAMES[each.lower()] for each in name.groups() if each)), text
+        lambda name: str(sum(patterns.NAMES[word.lower()] for word in name.groups() if word)), text
     )
 
 
-def _is_formula(text: str, spoken: str) -> bool:
+def _is_formula(text: str, plain: str) -> bool:
     """Return whether a text is a fraction, or LaTeX without a known value."""
-    if "\\" in spoken or patterns.FRACTION.fullmatch(spoken.strip()):
+    if "\\" in plain or patterns.FRACTION.fullmatch(plain.strip()):
         return True
     return (
         "\\" in text
         and not re.search("[=≈]", forms.without_latex(text))
-        and not re.search(r"[^\W\d_]{2}", spoken)
+        and not re.search(r"[^\W\d_]{2}", plain)
         and not patterns.UNITS.search(text)
     )
 
 
 def _last_side(sides: Sequence[str]) -> str:
     """Return the last side of an equation without a tail; the number of ``42 = 6 * 7``."""
-    side, *others = map(forms.plain, reversed(sides))
+    side, *earlier = map(forms.plain, reversed(sides))
     if forms.number_value(side) is None and forms.chain_value(side) is not None:
-        side = next((each for each in others if forms.number_value(each) is not None), side)
-    bare = patterns.WITHIN.sub("", side) if len(side) <= forms.MOST_CHARACTERS else side
-    return bare if patterns.NUMBER.search(bare) else side
+        side = next((text for text in earlier if forms.number_value(text) is not None), side)
+    trimmed = patterns.WITHIN.sub("", side) if len(side) <= forms.MOST_CHARACTERS else side
+    return trimmed if patterns.NUMBER.search(trimmed) else side
 
 
 def _concluded(text: str) -> str:
@@ -113,26 +113,26 @@ def _leaves_a_choice(text: str) -> bool:
     """Return whether a text denies its number, or offers another one."""
     if patterns.DENIAL.search(text) or patterns.OFFERED.search(text):
         return True
-    several = len({forms.number_value(each[0]) for each in patterns.NUMBER.finditer(text)}) > 1
-    return several and bool(patterns.UNDECIDED.search(text))
+    ambiguous = len({forms.number_value(match[0]) for match in patterns.NUMBER.finditer(text)}) > 1
+    return ambiguous and bool(patterns.UNDECIDED.search(text))
 
 
 def _only_number(side: str, *, marked: bool, of_equation: bool) -> str:
     """Return the only number of the last side; without a mark, the first or last of several."""
     if forms.number_value(side) is not None:
         return side
-    behind_lead = patterns.LEAD.sub("", side)
-    if patterns.FRACTION.fullmatch(behind_lead) or patterns.POWER.fullmatch(behind_lead):
-        return behind_lead
+    remainder = patterns.LEAD.sub("", side)
+    if patterns.FRACTION.fullmatch(remainder) or patterns.POWER.fullmatch(remainder):
+        return remainder
     if patterns.OPERATION.search(side):
         return ""
-    found = list(patterns.NUMBER.finditer(side))
-    numbers = [each[0] for each in found]
-    if not marked and (first := patterns.SUBJECT.match(side)):
-        return first[1]
-    if len({forms.number_value(each) for each in numbers}) <= 1:
+    matches = list(patterns.NUMBER.finditer(side))
+    numbers = [item[0] for item in matches]
+    if not marked and (subject := patterns.SUBJECT.match(side)):
+        return subject[1]
+    if len({forms.number_value(item) for item in numbers}) <= 1:
         return numbers[0] if numbers else ""
-    if marked or patterns.JOINT.fullmatch(side[found[-2].end() : found[-1].start()]):
+    if marked or patterns.JOINT.fullmatch(side[matches[-2].end() : matches[-1].start()]):
         return ""
     return numbers[0] if of_equation else numbers[-1]
 
@@ -140,34 +140,34 @@ def _only_number(side: str, *, marked: bool, of_equation: bool) -> str:
 def fraction_in(text: str) -> str:
     """Return the one fraction of the last side of a text; the side itself if it has none."""
     text = patterns.SIZES.sub("", _typed(asserted(text)))
-    text = forms.without_latex(patterns.RATIO.sub(lambda each: f" {_ratio(each)}", text))
+    text = forms.without_latex(patterns.RATIO.sub(lambda ratio: f" {_ratio(ratio)}", text))
     text = patterns.MINUS.sub("-", re.sub(r"\s+", " ", text))
     sides = forms.equation_sides(text)
     if not sides or patterns.UNDECIDED.search(text) or forms.gives_several(text):
         return ""
-    if first := patterns.SUBJECT.match(sides[0]):
-        return first[1]
+    if subject := patterns.SUBJECT.match(sides[0]):
+        return subject[1]
     side = sides[-1]
     if patterns.CHANGED.search(side) or patterns.COMPARED.search(side):
         return ""
     ratios = list(patterns.RATIO.finditer(side))
-    if not ratios or any(_is_part(each) for each in ratios):
+    if not ratios or any(_is_part(ratio) for ratio in ratios):
         return forms.plain(side)
-    found = [_ratio(each) for each in ratios]
-    alone = len(set(found)) == 1 or (len(sides) == 1 and not patterns.JOINED.search(text))
-    return found[-1] if alone else ""
+    fractions = [_ratio(ratio) for ratio in ratios]
+    unique = len(set(fractions)) == 1 or (len(sides) == 1 and not patterns.JOINED.search(text))
+    return fractions[-1] if unique else ""
 
 
 def _is_part(ratio: re.Match[str]) -> bool:
     """Return whether a fraction is a part of a formula, such as a root or a sum."""
-    before = ratio.string[max(0, ratio.start() - _BESIDE) : ratio.start()]
+    prefix = ratio.string[max(0, ratio.start() - _BESIDE) : ratio.start()]
     return bool(
-        patterns.PART_BEFORE.search(before) or patterns.PART_BEHIND.match(ratio.string, ratio.end())
+        patterns.PART_BEFORE.search(prefix) or patterns.PART_BEHIND.match(ratio.string, ratio.end())
     )
 
 
-def _ratio(found: re.Match[str]) -> str:
-    return f"{found[1] or ''}{found[2] or found[4]}/{found[3] or found[5]}"
+def _ratio(match: re.Match[str]) -> str:
+    return f"{match[1] or ''}{match[2] or match[4]}/{match[3] or match[5]}"
 
 
 def arithmetic_in(text: str) -> str:
@@ -175,15 +175,15 @@ def arithmetic_in(text: str) -> str:
 
     So intermediate results do not count, nor lines that deny or leave a choice.
     """
-    best, most = "", 0
+    best, max_count = "", 0
     for sentence in patterns.SENTENCE.split(forms.without_latex(text).translate(forms.TYPOGRAPHY)):
         if len(sentence) > forms.MOST_CHARACTERS or patterns.UNDECIDED.search(sentence):
             continue
-        bare = patterns.ITEM.sub("", sentence)
-        written = [_balanced(found[0]) for found in patterns.EXPRESSION.finditer(bare)]
-        longest = max(written, key=_numbers, default="")  # the first of equals
-        if _numbers(longest) >= most:
-            best, most = longest, _numbers(longest)
+        body = patterns.ITEM.sub("", sentence)
+        formulas = [_balanced(match[0]) for match in patterns.EXPRESSION.finditer(body)]
+        longest = max(formulas, key=_numbers, default="")  # the first of equals
+        if _numbers(longest) >= max_count:
+            best, max_count = longest, _numbers(longest)
     return best
 
 
@@ -204,5 +204,5 @@ def asserted(text: str) -> str:
     """Remove denials; return the text unchanged if it states nothing else."""
     text = patterns.DENIED.sub("", text)
     last = patterns.CLAUSES.split(text)[-1]
-    states = patterns.DENIAL.search(text) and not patterns.DENIAL.search(last)
-    return last if states else text
+    has_claim = patterns.DENIAL.search(text) and not patterns.DENIAL.search(last)
+    return last if has_claim else text

@@ -34,7 +34,7 @@ def may_hold(text: str, form: Form) -> bool:
 def last_in(text: str, form: Form) -> str:
     """Read the last thing of a form in a text without marks."""
     text = _without_ending(text, form)
-    sentences = [each for each in reversed(patterns.SENTENCE.split(text)) if each.strip()]
+    sentences = [s for s in reversed(patterns.SENTENCE.split(text)) if s.strip()]
     match form:
         case Form.NUMBER:
             return number_in(_first(sentences, patterns.NUMBER), marked=False)
@@ -46,8 +46,8 @@ def last_in(text: str, form: Form) -> str:
             return fraction_in(_first(sentences, patterns.RATIO) or next(iter(sentences), ""))
         case Form.WORD:
             return _last_word(text, sentences)
-        case Form.EXPRESSION if found := arithmetic_in(text):
-            return found
+        case Form.EXPRESSION if formula := arithmetic_in(text):
+            return formula
         case Form.GRID:
             return last_block(text)
     return _last_line(text)
@@ -57,12 +57,12 @@ def _without_ending(text: str, form: Form) -> str:
     """Drop an offer, a check or a note at the end, if an answer may be left."""
     offer = patterns.OFFER.search(text)
     if offer and not patterns.CONCLUDES.search(text, offer.end()):
-        before = text[: offer.start()]
-        text = before if may_hold(before, form) else text
+        body = text[: offer.start()]
+        text = body if may_hold(body, form) else text
     note = patterns.NOTE.search(text)
-    before = text[: note.start()] if note else text
-    in_prose = patterns.PROSE.search(before.rstrip().rpartition("\n\n")[2])
-    return before if may_hold(before, form) and not in_prose else text
+    body = text[: note.start()] if note else text
+    in_prose = patterns.PROSE.search(body.rstrip().rpartition("\n\n")[2])
+    return body if may_hold(body, form) and not in_prose else text
 
 
 def _last_line(text: str) -> str:
@@ -73,9 +73,9 @@ def _last_line(text: str) -> str:
     text = (patterns.FENCED.findall(text) or [text])[-1].strip()
     if in_brackets(text):
         return text
-    line = next((each for each in reversed(text.split("\n")) if each.strip()), "")
-    ends = line.rstrip(" .*`")[-1:] in ("}", "]")
-    lead = re.split(r"[{\[]", line, maxsplit=1)[0] if ends else line
+    line = next((candidate for candidate in reversed(text.split("\n")) if candidate.strip()), "")
+    bracketed = line.rstrip(" .*`")[-1:] in ("}", "]")
+    lead = re.split(r"[{\[]", line, maxsplit=1)[0] if bracketed else line
     return plain(line[lead.rfind(": ") + 2 :] if ": " in lead else line)
 
 
@@ -85,14 +85,14 @@ def in_brackets(text: str) -> bool:
 
 
 def _first(sentences: list[str], pattern: re.Pattern[str]) -> str:
-    return next((each for each in sentences if pattern.search(each)), "")
+    return next((sentence for sentence in sentences if pattern.search(sentence)), "")
 
 
 def _last_word(text: str, sentences: list[str]) -> str:
     """Return the last word alone in its line, or the word that the last sentence comes to."""
-    alone = [line for line in text.split("\n") if len(line.split()) == 1]
-    if alone := [line for line in alone if re.search(r"\w", line) and line[-1] != ":"]:
-        return plain(alone[-1])
+    lone_words = [line for line in text.split("\n") if len(line.split()) == 1]
+    if lone_words := [line for line in lone_words if re.search(r"\w", line) and line[-1] != ":"]:
+        return plain(lone_words[-1])
     if not sentences:
         return ""
     sentence = without_reason(patterns.REMARK.sub("", sentences[0]))
@@ -105,10 +105,10 @@ def _last_word(text: str, sentences: list[str]) -> str:
 def last_block(text: str) -> str:
     """Return the lines of a grid, without sentences before and behind them."""
     if blocks := patterns.FENCED.findall(text):
-        whole = (each for each in reversed(blocks) if len(grid_lines(each)) > 1)
-        return str(next(whole, blocks[-1])).strip("\n")
+        grids = (chunk for chunk in reversed(blocks) if len(grid_lines(chunk)) > 1)
+        return str(next(grids, blocks[-1])).strip("\n")
     paragraphs = re.split(r"\n(?=[ \t]*\n)", behind_lead(text))
-    rows = plain("\n".join(each for each in paragraphs if not patterns.PROSE.search(each)))
+    rows = plain("\n".join(chunk for chunk in paragraphs if not patterns.PROSE.search(chunk)))
     return rows or next(iter(patterns.NESTED.findall(text)[-1:]), "")
 
 
@@ -128,8 +128,8 @@ def option_in(text: str) -> str:
     if first and not patterns.OTHER_OPTION.search(text, first.end()):
         return str(first[1] or first[2]).upper()
     text = asserted(without_reason(patterns.REMARK.sub("", text)))
-    found = {next(filter(None, each)).upper() for each in patterns.OPTION.findall(text)}
-    return found.pop() if len(found) == 1 and not patterns.UNDECIDED.search(text) else ""
+    letters = {next(filter(None, groups)).upper() for groups in patterns.OPTION.findall(text)}
+    return letters.pop() if len(letters) == 1 and not patterns.UNDECIDED.search(text) else ""
 
 
 def name_in(text: str, form: Form) -> str:
@@ -143,21 +143,21 @@ def name_in(text: str, form: Form) -> str:
     text = patterns.THEREFORE.sub("", text)
     first = pattern.match(text)
     if first and form is Form.TRUTH and not re.match(r"\s+\w", text[first.end() :]):
-        rest = text[first.end() :].lstrip(" ,;/|")
-        if not pattern.match(rest) and not re.search(r"\bor\b", rest, re.IGNORECASE):
+        tail = text[first.end() :].lstrip(" ,;/|")
+        if not pattern.match(tail) and not re.search(r"\bor\b", tail, re.IGNORECASE):
             return first[0]
     text = asserted(patterns.PREMISE.sub("", text))
     if form is Form.DAY:
         text = patterns.COMES_TO.split(text)[-1]
-    found = {patterns.TRUTH.get(each.lower(), each.lower()): each for each in pattern.findall(text)}
-    return str(*found.values()) if len(found) == 1 and not patterns.UNDECIDED.search(text) else ""
+    names = {patterns.TRUTH.get(name.lower(), name.lower()): name for name in pattern.findall(text)}
+    return str(*names.values()) if len(names) == 1 and not patterns.UNDECIDED.search(text) else ""
 
 
 def word_in(text: str) -> str:
     """Return the only word of a text, or the only word behind "is" or a colon; else nothing."""
-    behind = patterns.OF_WHOM.sub(r"\1", patterns.LEAD.sub("", text).strip())
-    for each in (text, behind):
-        words = plain(patterns.ARTICLE.sub("", each.strip())).split()
+    remainder = patterns.OF_WHOM.sub(r"\1", patterns.LEAD.sub("", text).strip())
+    for phrase in (text, remainder):
+        words = plain(patterns.ARTICLE.sub("", phrase.strip())).split()
         if len(words) == 1:
             return words[0]
         if patterns.UNDECIDED.search(text):

@@ -66,8 +66,8 @@ def _read(text: str, right: object, form: Form, extract: Extract) -> str:
         return _found(text, form, extract)[0]
     if equal(text, right, form):
         return right
-    answer, around = _found(text, form, extract)
-    if equal(answer, right, form) or _reads_as(answer, around, right, form):
+    answer, context = _found(text, form, extract)
+    if equal(answer, right, form) or _reads_as(answer, context, right, form):
         return right
     if form is Form.VERBATIM:
         return answer
@@ -82,8 +82,8 @@ def _found(text: str, form: Form, extract: Extract) -> tuple[str, str]:
     The latter is empty if a mark or a block of code says what the answer is.
     """
     first = (_boxed, _tagged) if extract == "boxed" else (_tagged, _boxed)
-    for mark in (*first, _keyed, _said):
-        answer = mark(text, form)
+    for reader in (*first, _keyed, _said):
+        answer = reader(text, form)
         if answer is not None:
             in_list = answer in map(str.strip, _last_items(text))
             return answer, text if in_list else ""
@@ -114,10 +114,10 @@ def _reads_as(answer: str, text: str, right: str, form: Form) -> bool:
         return False
     lines = _last_items(answer if "\n" in answer else text)
     items = [plain(patterns.REMARK.sub("", patterns.ITEM.sub("", line))) for line in lines]
-    longest = 4 * len(right) + 80  # what is much longer than the right answer differs from it
+    limit = 4 * len(right) + 80  # what is much longer than the right answer differs from it
     for reading in (answer, *_other_readings(answer, text)):
         in_list = form is Form.LINE and reading in (*items, *map(plain, lines))
-        if len(reading) >= longest or in_list:
+        if len(reading) >= limit or in_list:
             continue
         if equal(reading, right, form):
             return not patterns.UNDECIDED.search(
@@ -125,24 +125,24 @@ def _reads_as(answer: str, text: str, right: str, form: Form) -> bool:
             )
         if rivals(reading, right, form):
             return False
-    listed = ", ".join(items)
-    return len(listed) < longest and equal(listed, right, form)
+    joined = ", ".join(items)
+    return len(joined) < limit and equal(joined, right, form)
 
 
 def _other_readings(answer: str, text: str) -> Iterator[str]:
     """Yield readings of a line or formula without what stands around it, the likeliest first."""
-    bare = patterns.REMARK.sub("", answer)
-    yield bare
-    if (listed := patterns.BRACKETED.fullmatch(bare)) and bare != listed[1]:
-        yield listed[1]
+    stripped = patterns.REMARK.sub("", answer)
+    yield stripped
+    if (bracketed := patterns.BRACKETED.fullmatch(stripped)) and stripped != bracketed[1]:
+        yield bracketed[1]
         return
-    yield plain(patterns.LEAD.sub("", bare))
-    yield plain(patterns.VERB_LEAD.sub("", bare))
-    yield plain(patterns.CONCLUSION.sub("", bare))
-    if formula := patterns.ONE_FORMULA.fullmatch(bare):
+    yield plain(patterns.LEAD.sub("", stripped))
+    yield plain(patterns.VERB_LEAD.sub("", stripped))
+    yield plain(patterns.CONCLUSION.sub("", stripped))
+    if formula := patterns.ONE_FORMULA.fullmatch(stripped):
         yield plain(formula[1])
     lines = [line for line in text.split("\n") if line.strip() and not patterns.PROSE.search(line)]
-    for line in (bare, *lines[-1:]):
+    for line in (stripped, *lines[-1:]):
         if not gives_several(line):
             yield from map(plain, equation_sides(line)[-1:])
 
@@ -161,22 +161,22 @@ def _last_items(text: str) -> list[str]:
 def marks_answer(completion: str) -> bool:
     """Return whether a completion marks something as its answer, by a tag, a box or in words."""
     text = without_thinking(completion)
-    return any(mark(text, Form.LINE) for mark in (_tagged, _boxed, _keyed, _said))
+    return any(reader(text, Form.LINE) for reader in (_tagged, _boxed, _keyed, _said))
 
 
 def without_thinking(text: str) -> str:
     """Remove blocks of thinking, one that the prompt began, and one that was cut off."""
-    kept: list[str] = []
+    segments: list[str] = []
     start, thinking = 0, False
     for tag in patterns.THINKING.finditer(text):
         if tag[1] or tag[2]:
             if not thinking:
-                kept.clear()
+                segments.clear()
             thinking, start = False, tag.end()
         elif not thinking:
-            kept.append(text[start : tag.start()])
+            segments.append(text[start : tag.start()])
             thinking = True
-    return "".join([*kept, "" if thinking else text[start:]]).strip()
+    return "".join([*segments, "" if thinking else text[start:]]).strip()
 
 
 def read_turn(turn: str, extract: Extract) -> str:
@@ -191,8 +191,8 @@ def read_turn(turn: str, extract: Extract) -> str:
 
 def behind_answer(completion: str) -> str:
     """Return what stands behind the last closed tag or box; empty if nothing is marked."""
-    if closed := list(patterns.CLOSE.finditer(completion)):
-        return completion[closed[-1].end() :].strip()
+    if tags := list(patterns.CLOSE.finditer(completion)):
+        return completion[tags[-1].end() :].strip()
     boxes = list(patterns.BOX.finditer(completion))
     if not boxes or not boxes[-1][1]:
         return ""
@@ -202,37 +202,37 @@ def behind_answer(completion: str) -> str:
 
 def _tagged(text: str, form: Form) -> str | None:
     """Read the last tag that holds anything. One left open holds the rest, or its first line."""
-    closes = [tag.start() for tag in patterns.CLOSE.finditer(text)]
+    ends = [tag.start() for tag in patterns.CLOSE.finditer(text)]
     for tag in reversed(list(patterns.OPEN.finditer(text))):
-        place = bisect_left(closes, tag.end())
-        is_closed = place < len(closes)
-        if closes and not is_closed and _known(text[: tag.start()].rstrip(" ")[-1:]).isalnum():
+        index = bisect_left(ends, tag.end())
+        is_closed = index < len(ends)
+        if ends and not is_closed and _known(text[: tag.start()].rstrip(" ")[-1:]).isalnum():
             continue  # a sentence about the tag
-        inside = text[tag.end() : closes[place] if is_closed else len(text)].strip()
-        if inside and not is_closed and form not in (Form.GRID, Form.VERBATIM):
-            inside = inside.split("\n")[0]
-        if inside:
-            return _marked(inside, form)
-    if closes and (before := text[: closes[0]].strip()):
-        return unmarked.last_in(plain(before), form)
+        content = text[tag.end() : ends[index] if is_closed else len(text)].strip()
+        if content and not is_closed and form not in (Form.GRID, Form.VERBATIM):
+            content = content.split("\n")[0]
+        if content:
+            return _marked(content, form)
+    if ends and (prefix := text[: ends[0]].strip()):
+        return unmarked.last_in(plain(prefix), form)
     return None
 
 
 def _boxed(text: str, form: Form) -> str | None:
-    for inside, _ in _boxes(text):
-        if inside.strip():
+    for content, _ in _boxes(text):
+        if content.strip():
             if form is Form.NUMBER:
-                inside = re.sub(r"(?<=\d)!", " factorial ", inside)
-            return _marked(inside, form)
+                content = re.sub(r"(?<=\d)!", " factorial ", content)
+            return _marked(content, form)
     return None
 
 
 def _boxes(text: str) -> Iterator[tuple[str, int]]:
     """Yield what each box holds, and where that ends, the last box first."""
-    closes = _closing_braces(text)
+    ends = _closing_braces(text)
     for box in reversed(list(patterns.BOX.finditer(text))):
         begin = box.end()
-        end = closes.get(begin - 1, text.find("\n", begin))
+        end = ends.get(begin - 1, text.find("\n", begin))
         if not box[1]:
             yield next(iter(text[begin:].split(maxsplit=1)), ""), begin
         elif end < 0:
@@ -243,14 +243,14 @@ def _boxes(text: str) -> Iterator[tuple[str, int]]:
 
 def _closing_braces(text: str) -> dict[int, int]:
     """Return the place of each closing brace by that of its opening one."""
-    opened: list[int] = []
-    closes: dict[int, int] = {}
+    open_braces: list[int] = []
+    pairs: dict[int, int] = {}
     for brace in re.finditer("[{}]", text):
         if brace[0] == "{":
-            opened.append(brace.start())
-        elif opened:
-            closes[opened.pop()] = brace.start()
-    return closes
+            open_braces.append(brace.start())
+        elif open_braces:
+            pairs[open_braces.pop()] = brace.start()
+    return pairs
 
 
 def _keyed(text: str, form: Form) -> str | None:
@@ -263,49 +263,49 @@ def _keyed(text: str, form: Form) -> str | None:
     if len(re.findall(r"[{\[]", text)) > _MOST_BRACKETS:
         return None
     try:
-        keys = json.loads(text, parse_float=str, parse_int=str, parse_constant=str)
+        fields = json.loads(text, parse_float=str, parse_int=str, parse_constant=str)
     except ValueError:
         return None
-    found = keys.get("answer", keys.get("final_answer"))
-    if isinstance(found, bool):
-        found = str(found)
-    if isinstance(found, list):
-        found = json.dumps(found, ensure_ascii=False)
-    if not isinstance(found, str) or not found.strip():
+    answer = fields.get("answer", fields.get("final_answer"))
+    if isinstance(answer, bool):
+        answer = str(answer)
+    if isinstance(answer, list):
+        answer = json.dumps(answer, ensure_ascii=False)
+    if not isinstance(answer, str) or not answer.strip():
         return None
-    if patterns.PROSE.search(found):
-        return unmarked.last_in(plain(found), form)
-    return _marked(found, form)
+    if patterns.PROSE.search(answer):
+        return unmarked.last_in(plain(answer), form)
+    return _marked(answer, form)
 
 
 def _said(text: str, form: Form) -> str | None:
     """Read what follows the last "answer is" or "answer:", or precedes "is the answer"."""
     if form is Form.VERBATIM:
         return None
-    after = [found.end() for found in patterns.SAID.finditer(text)]
-    before = [found.start() for found in patterns.IS_IT.finditer(text)]
-    if before and (not after or before[-1] > after[-1]):
-        return unmarked.last_in(plain(text[: before[-1]]), form)
-    rests = (text[end:].strip() for end in reversed(after[-_MOST_MARKS:]))
-    return next((found for rest in rests if (found := _after(rest, form)) is not None), None)
+    ends = [found.end() for found in patterns.SAID.finditer(text)]
+    starts = [found.start() for found in patterns.IS_IT.finditer(text)]
+    if starts and (not ends or starts[-1] > ends[-1]):
+        return unmarked.last_in(plain(text[: starts[-1]]), form)
+    tails = (text[end:].strip() for end in reversed(ends[-_MOST_MARKS:]))
+    return next((found for tail in tails if (found := _after(tail, form)) is not None), None)
 
 
-def _after(rest: str, form: Form) -> str | None:
+def _after(text: str, form: Form) -> str | None:
     """Read what follows "answer is"; None if that is only a remark about the answer."""
-    if rest and form is Form.GRID:
-        return unmarked.last_block(rest)
-    if form is Form.LINE and unmarked.in_brackets(rest.lstrip("*\n ")):
-        return rest.lstrip("*\n ")
-    bare = patterns.BARE.match(rest)
-    rest = patterns.NEXT_SIDE.sub(" ", rest[bare.end() if bare else 0 :])
-    line, _, behind = rest.partition("\n")
+    if text and form is Form.GRID:
+        return unmarked.last_block(text)
+    if form is Form.LINE and unmarked.in_brackets(text.lstrip("*\n ")):
+        return text.lstrip("*\n ")
+    markup = patterns.BARE.match(text)
+    text = patterns.NEXT_SIDE.sub(" ", text[markup.end() if markup else 0 :])
+    line, _, tail = text.partition("\n")
     is_lead = line.rstrip(" *").endswith((":", "=")) or patterns.STEP.match(plain(line))
-    if behind.strip() and is_lead:
-        return unmarked.last_in(plain(behind), form)
+    if tail.strip() and is_lead:
+        return unmarked.last_in(plain(tail), form)
     if unmarked.may_hold(line, form):
         return _marked(plain(line), form)
-    if patterns.PROSE.search(line) and unmarked.may_hold(behind, form):
-        return unmarked.last_in(plain(behind), form)
+    if patterns.PROSE.search(line) and unmarked.may_hold(tail, form):
+        return unmarked.last_in(plain(tail), form)
     return None if not line or patterns.TALK.match(line) else _marked(plain(line), form)
 
 
@@ -314,9 +314,9 @@ def _marked(content: str, form: Form) -> str:
     if form is Form.VERBATIM:
         return content.strip()
     content = plain(content)
-    for find in (_keyed, _boxed, _said):
-        if (found := find(content, form)) is not None:
-            return found
+    for reader in (_keyed, _boxed, _said):
+        if (answer := reader(content, form)) is not None:
+            return answer
     match form:
         case Form.NUMBER:
             return number_in(_until_remark(in_digits(content)), marked=True)
@@ -335,9 +335,9 @@ def _marked(content: str, form: Form) -> str:
 
 def _until_remark(content: str) -> str:
     """Drop a remark behind an answer: ``42, because …``, but not ``42 (or 43)``."""
-    cut = patterns.CLAUSE.search(content)
-    if not cut or patterns.CANDIDATE.match(content, cut.start()):
+    remark = patterns.CLAUSE.search(content)
+    if not remark or patterns.CANDIDATE.match(content, remark.start()):
         return content
     if patterns.SETTING.match(content) or gives_several(content):
         return content
-    return content[: cut.start()] if content[: cut.start()].strip() else content
+    return content[: remark.start()] if content[: remark.start()].strip() else content

@@ -78,10 +78,10 @@ class Working(Leveled, Generic[State]):
         steps = answer.split(maxsplit=MOST_STEPS)
         state: State = entry["state"]
         for number, step in enumerate(steps[:MOST_STEPS]):
-            after = self.move(state, step)
-            if after is None:
+            next_state = self.move(state, step)
+            if next_state is None:
                 return HALF * number / len(steps) if entry[PARTIAL] else 0.0
-            state = after
+            state = next_state
         if len(steps) <= MOST_STEPS and self.arrived(state):
             return 1.0
         return HALF if entry[PARTIAL] and steps else 0.0
@@ -127,33 +127,33 @@ class Walking(Working[Walk]):
 
     def begin(self, rng: random.Random, **settings: int) -> Walk:
         steps = settings["steps"]
-        across = rng.randint(max(1, steps - len(ROWS) + 1), min(steps, len(COLUMNS)) - 1)
-        start = _place(rng, across, len(COLUMNS)), _place(rng, steps - across, len(ROWS))
+        width = rng.randint(max(1, steps - len(ROWS) + 1), min(steps, len(COLUMNS)) - 1)
+        start = _place(rng, width, len(COLUMNS)), _place(rng, steps - width, len(ROWS))
         goal = (start[0][1], start[1][1])
         walk = Walk((start[0][0], start[1][0]), goal, frozenset())
-        free = {walk.here, *map(_square, self.way(rng, walk))}
+        path = {walk.here, *map(_square, self.way(rng, walk))}
         spans = [range(min(ends), max(ends) + 1) for ends in zip(walk.here, goal, strict=True)]
-        between = [(a, b) for a, b in product(*spans) if (a, b) not in free]
-        holes = rng.sample(between, min(settings["holes"], len(between)))
+        candidates = [(a, b) for a, b in product(*spans) if (a, b) not in path]
+        holes = rng.sample(candidates, min(settings["holes"], len(candidates)))
         return replace(walk, holes=frozenset(holes))
 
     def question(self, state: Walk) -> str:
         holes = " ".join(map(_name, sorted(state.holes))) or "none"
-        where = f"Walk from {_name(state.here)} to {_name(state.goal)}, holes {holes}"
-        return f"{where}. Write down every square you step on, such as a1 a2 b2"
+        prompt = f"Walk from {_name(state.here)} to {_name(state.goal)}, holes {holes}"
+        return f"{prompt}. Write down every square you step on, such as a1 a2 b2"
 
     def way(self, rng: random.Random, state: Walk) -> Iterator[str]:
         while not self.arrived(state):
-            ahead = [s for s in _ahead(state) if _open(replace(state, here=s))]
-            state = replace(state, here=rng.choice(ahead))
+            squares = [s for s in _ahead(state) if _open(replace(state, here=s))]
+            state = replace(state, here=rng.choice(squares))
             yield _name(state.here)
 
     def move(self, state: Walk, step: str) -> Walk | None:
         if len(step) != 2 or step[0] not in COLUMNS or step[1] not in ROWS:
             return None
         (column, row), (to_column, to_row) = state.here, _square(step)
-        far = abs(column - to_column) + abs(row - to_row)
-        if far != 1 or (to_column, to_row) in state.holes:
+        distance = abs(column - to_column) + abs(row - to_row)
+        if distance != 1 or (to_column, to_row) in state.holes:
             return None
         return replace(state, here=(to_column, to_row))
 
@@ -161,28 +161,28 @@ class Walking(Working[Walk]):
         return state.here == state.goal
 
 
-def _place(rng: random.Random, steps: int, room: int) -> tuple[int, int]:
-    low = rng.randrange(room - steps)
+def _place(rng: random.Random, steps: int, size: int) -> tuple[int, int]:
+    low = rng.randrange(size - steps)
     return (low, low + steps) if rng.random() < 0.5 else (low + steps, low)
 
 
 def _ahead(walk: Walk) -> list[Square]:
     """Return the squares one step nearer to the goal."""
     (column, row), (to_column, to_row) = walk.here, walk.goal
-    found = []
+    squares = []
     if column != to_column:
-        found.append((column + (1 if to_column > column else -1), row))
+        squares.append((column + (1 if to_column > column else -1), row))
     if row != to_row:
-        found.append((column, row + (1 if to_row > row else -1)))
-    return found
+        squares.append((column, row + (1 if to_row > row else -1)))
+    return squares
 
 
 def _open(walk: Walk) -> bool:
     """Return whether steps toward the goal alone reach it."""
-    front = {walk.here} - walk.holes
-    while front and walk.goal not in front:
-        front = {s for here in front for s in _ahead(replace(walk, here=here))} - walk.holes
-    return bool(front)
+    squares = {walk.here} - walk.holes
+    while squares and walk.goal not in squares:
+        squares = {s for square in squares for s in _ahead(replace(walk, here=square))} - walk.holes
+    return bool(squares)
 
 
 def _name(square: Square) -> str:
@@ -222,8 +222,8 @@ class Waiting(_Progressing):
         return Progress(now, now + 5 * fives)
 
     def question(self, state: Progress) -> str:
-        wait = f"Wait from {_clock_time(state.here)} to {_clock_time(state.goal)}"
-        return f"{wait}. Every wait takes 5, 10, 30 or 60 minutes. Write down the time after each"
+        prompt = f"Wait from {_clock_time(state.here)} to {_clock_time(state.goal)}"
+        return f"{prompt}. Every wait takes 5, 10, 30 or 60 minutes. Write down the time after each"
 
     def way(self, rng: random.Random, state: Progress) -> Iterator[str]:
         now = state.here
@@ -232,10 +232,10 @@ class Waiting(_Progressing):
             yield _clock_time(now)
 
     def move(self, state: Progress, step: str) -> Progress | None:
-        found = _TIME.fullmatch(step)
-        if not found:
+        match = _TIME.fullmatch(step)
+        if not match:
             return None
-        now = 60 * int(found[1]) + int(found[2])
+        now = 60 * int(match[1]) + int(match[2])
         return replace(state, here=now) if now - state.here in WAITS else None
 
 
@@ -261,29 +261,29 @@ class Paying(Working[Bill]):
     settings: ClassVar = {"most": range(24, 2000)}  # Maximum amount; the minimum is half.
 
     def begin(self, rng: random.Random, **settings: int) -> Bill:
-        most = settings["most"]
-        coins = sorted(rng.sample([coin for coin in COINS if coin < most], 3))
-        return Bill(rng.randint(most // 2, most), (1, *coins))
+        limit = settings["most"]
+        coins = sorted(rng.sample([coin for coin in COINS if coin < limit], 3))
+        return Bill(rng.randint(limit // 2, limit), (1, *coins))
 
     def question(self, state: Bill) -> str:
         coins = " ".join(map(str, state.coins))
         return f"Pay {state.left} with coins of {coins}, one at a time. Steps are written 7-5=2"
 
     def way(self, rng: random.Random, state: Bill) -> Iterator[str]:
-        left = state.left
-        while left:
-            fits = [coin for coin in state.coins if coin <= left]
-            coin = rng.choice([*3 * fits[-1:], *fits[-2:-1]])
-            yield f"{left}-{coin}={left - coin}"
-            left -= coin
+        amount = state.left
+        while amount:
+            coins = [coin for coin in state.coins if coin <= amount]
+            coin = rng.choice([*3 * coins[-1:], *coins[-2:-1]])
+            yield f"{amount}-{coin}={amount - coin}"
+            amount -= coin
 
     def move(self, state: Bill, step: str) -> Bill | None:
-        found = _STEP.fullmatch(step)
-        if not found:
+        match = _STEP.fullmatch(step)
+        if not match:
             return None
-        before, coin, after = map(int, found.groups())
-        right = before == state.left and coin in state.coins and after == before - coin
-        return replace(state, left=after) if right and after >= 0 else None
+        before, coin, after = map(int, match.groups())
+        valid = before == state.left and coin in state.coins and after == before - coin
+        return replace(state, left=after) if valid and after >= 0 else None
 
     def arrived(self, state: Bill) -> bool:
         return state.left == 0
@@ -299,19 +299,19 @@ class Halving(_Progressing):
     settings: ClassVar = {"most": range(10, 100_000_000)}  # Maximum start; the minimum is half.
 
     def begin(self, rng: random.Random, **settings: int) -> Progress:
-        most = settings["most"]
-        return Progress(rng.randint(most // 2, most), rng.randint(0, min(most // 4, LOWEST)))
+        limit = settings["most"]
+        return Progress(rng.randint(limit // 2, limit), rng.randint(0, min(limit // 4, LOWEST)))
 
     def question(self, state: Progress) -> str:
-        down = f"Bring {state.here} down to {state.goal}. Every step halves an even number"
-        return f"{down} or takes away 1, 3 or 7. Write down every number"
+        prompt = f"Bring {state.here} down to {state.goal}. Every step halves an even number"
+        return f"{prompt} or takes away 1, 3 or 7. Write down every number"
 
     def way(self, rng: random.Random, state: Progress) -> Iterator[str]:
-        here = state.here
-        while here != state.goal:
-            below = [number for number in _below(here) if number >= state.goal]
-            here = below[0] if rng.random() < 0.5 else rng.choice(below)
-            yield str(here)
+        current = state.here
+        while current != state.goal:
+            options = [number for number in _below(current) if number >= state.goal]
+            current = options[0] if rng.random() < 0.5 else rng.choice(options)
+            yield str(current)
 
     def move(self, state: Progress, step: str) -> Progress | None:
         number = whole(step)
@@ -321,7 +321,7 @@ class Halving(_Progressing):
 def _below(number: int) -> list[int]:
     """Return all numbers that one step can reach, in ascending order."""
     halves = [number // 2] if number and number % 2 == 0 else []
-    return sorted(halves + [number - taken for taken in TAKEN if taken <= number])
+    return sorted(halves + [number - amount for amount in TAKEN if amount <= number])
 
 
 MOST_ADDED = 5
@@ -333,19 +333,19 @@ class Climbing(_Progressing):
     settings: ClassVar = {"most": range(20, 3001)}  # Maximum goal; the minimum is half.
 
     def begin(self, rng: random.Random, **settings: int) -> Progress:
-        most = settings["most"]
-        return Progress(rng.randint(1, most // 4), rng.randint(most // 2, most))
+        limit = settings["most"]
+        return Progress(rng.randint(1, limit // 4), rng.randint(limit // 2, limit))
 
     def question(self, state: Progress) -> str:
-        climb = f"Climb from {state.here} to {state.goal}"
-        return f"{climb}. Every step doubles the number or adds 1 to 5. Write down every number"
+        prompt = f"Climb from {state.here} to {state.goal}"
+        return f"{prompt}. Every step doubles the number or adds 1 to 5. Write down every number"
 
     def way(self, rng: random.Random, state: Progress) -> Iterator[str]:
-        here, goal = state.here, state.goal
-        while here != goal:
-            nexts = [2 * here] * (here > MOST_ADDED) + [here + rng.randint(1, MOST_ADDED)]
-            here = min(rng.choice([n for n in nexts if n <= goal] or [goal]), goal)
-            yield str(here)
+        number, goal = state.here, state.goal
+        while number != goal:
+            options = [2 * number] * (number > MOST_ADDED) + [number + rng.randint(1, MOST_ADDED)]
+            number = min(rng.choice([n for n in options if n <= goal] or [goal]), goal)
+            yield str(number)
 
     def move(self, state: Progress, step: str) -> Progress | None:
         number = whole(step)
@@ -364,31 +364,31 @@ class Adding(Working[tuple[int, ...]]):
     settings: ClassVar = {"count": range(2, 33), "most": range(1, 1000)}  # Numbers; their maximum.
 
     def begin(self, rng: random.Random, **settings: int) -> tuple[int, ...]:
-        most = max(settings["most"], settings["count"])
-        return tuple(rng.sample(range(1, most + 1), settings["count"]))
+        limit = max(settings["most"], settings["count"])
+        return tuple(rng.sample(range(1, limit + 1), settings["count"]))
 
     def question(self, state: tuple[int, ...]) -> str:
         return f"Add up {' '.join(map(str, state))}, two numbers at a time. Steps are written 2+3=5"
 
     def way(self, rng: random.Random, state: tuple[int, ...]) -> Iterator[str]:
-        left = list(state)
-        while len(left) > 1:
-            rng.shuffle(left)
-            first, second = left.pop(), left.pop()
-            left.append(first + second)
+        numbers = list(state)
+        while len(numbers) > 1:
+            rng.shuffle(numbers)
+            first, second = numbers.pop(), numbers.pop()
+            numbers.append(first + second)
             yield f"{first}+{second}={first + second}"
 
     def move(self, state: tuple[int, ...], step: str) -> tuple[int, ...] | None:
-        found = _ADDING_STEP.fullmatch(step)
-        if not found:
+        match = _ADDING_STEP.fullmatch(step)
+        if not match:
             return None
-        first, second, total = map(int, found.groups())
-        left = list(state)
+        first, second, total = map(int, match.groups())
+        numbers = list(state)
         for number in (first, second):
-            if number not in left:
+            if number not in numbers:
                 return None
-            left.remove(number)
-        return (*left, total) if total == first + second else None
+            numbers.remove(number)
+        return (*numbers, total) if total == first + second else None
 
     def arrived(self, state: tuple[int, ...]) -> bool:
         return len(state) == 1

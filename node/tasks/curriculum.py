@@ -142,7 +142,7 @@ class TaskSampler:
 
 def _kind(curriculum: Curriculum) -> str:
     """Return the name of the class that defines a curriculum's state, which others inherit."""
-    (owner, *_) = (each for each in type(curriculum).__mro__ if "state_dict" in vars(each))
+    (owner, *_) = (cls for cls in type(curriculum).__mro__ if "state_dict" in vars(cls))
     return f"{owner.__module__}.{owner.__qualname__}"
 
 
@@ -164,13 +164,13 @@ class Beliefs:
 
     def observe(self, level: EnvLevel, solved: float, failed: float) -> None:
         """Record a group: its summed rewards, and their shortfall from the maximum."""
-        won, lost = self._counts(level)
-        self._seen[level] = (self._kept * won + solved, self._kept * lost + failed, self._draws)
+        wins, losses = self._counts(level)
+        self._seen[level] = (self._kept * wins + solved, self._kept * losses + failed, self._draws)
 
     def draw(self, level: EnvLevel, rng: random.Random) -> float:
         """Sample a success rate (Thompson sampling)."""
-        won, lost = self._counts(level)
-        return rng.betavariate(1 + won, 1 + lost)
+        wins, losses = self._counts(level)
+        return rng.betavariate(1 + wins, 1 + losses)
 
     def tick(self) -> None:
         self._draws += 1
@@ -180,12 +180,12 @@ class Beliefs:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._draws = state["draws"]
-        self._seen = {(env, n): (won, lost, at) for env, n, won, lost, at in state["seen"]}
+        self._seen = {(env, n): (wins, losses, at) for env, n, wins, losses, at in state["seen"]}
 
     def _counts(self, level: EnvLevel) -> tuple[float, float]:
-        won, lost, at = self._seen.get(level, (0.0, 0.0, 0))
-        left = FADE ** (self._draws - at)
-        return won * left, lost * left
+        wins, losses, draw = self._seen.get(level, (0.0, 0.0, 0))
+        decay = FADE ** (self._draws - draw)
+        return wins * decay, losses * decay
 
 
 def informative_probability(rate: float, group_size: int) -> float:
@@ -247,15 +247,15 @@ class Skill(Thompson):
         self._beliefs.tick()
         if rng.random() < self.EVEN:
             return EVENLY.next(levels, weights, rng)
-        worth: dict[str, dict[EnvLevel, float]] = {}
+        scores: dict[str, dict[EnvLevel, float]] = {}
         for env, group in groupby(sorted(levels), key=itemgetter(0)):
-            rate, worth[env] = 1.0, {}
+            rate, scores[env] = 1.0, {}
             for level in group:
                 rate = min(rate, self._beliefs.draw(level, rng))
-                worth[env][level] = informative_probability(rate, self.group_size)
-        shares = [weights[env] * max(of_env.values()) for env, of_env in worth.items()]
-        (env,) = rng.choices(list(worth), shares)
-        (level,) = rng.choices(list(worth[env]), list(worth[env].values()))
+                scores[env][level] = informative_probability(rate, self.group_size)
+        shares = [weights[env] * max(by_level.values()) for env, by_level in scores.items()]
+        (env,) = rng.choices(list(scores), shares)
+        (level,) = rng.choices(list(scores[env]), list(scores[env].values()))
         return level
 
 

@@ -60,9 +60,9 @@ Moved = Answered | VerifierError  # ``VerifierError``: lost, with no more turns 
 
 def settled(moved: Moved) -> Future[Moved]:
     """Wrap an available response in a completed future."""
-    outcome: Future[Moved] = Future()
-    outcome.set_result(moved)
-    return outcome
+    future: Future[Moved] = Future()
+    future.set_result(moved)
+    return future
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +76,10 @@ class OpenEnv:
 
     @classmethod
     def of(cls, source: TaskSource) -> OpenEnv:
-        played = source.environment
-        if played is None:
+        environment = source.environment
+        if environment is None:
             return cls(source.levels)
-        return cls(source.levels, played.replayable, played.waits, played.hidden)
+        return cls(source.levels, environment.replayable, environment.waits, environment.hidden)
 
 
 class Scorer(Protocol):
@@ -122,24 +122,24 @@ class Scorer(Protocol):
 
     def play(self, moves: Sequence[Move]) -> list[Moved]:
         """Take turns, wait for all, and return the responses in order."""
-        return [outcome.result() for outcome in self.play_each(moves)]
+        return [future.result() for future in self.play_each(moves)]
 
     def verify(self, task: TaskRef, texts: Answers) -> Scores:
         """Rebuild one task and score answers to it."""
 
     def verify_some(self, asked: Requests) -> Sequence[Scored]:
         """Score the first groups: see :meth:`swarm.verification.GroupVerifier.verify_some`."""
-        first = asked[0]
-        return one_outcome(lambda: self.verify(first.task, first.texts))
+        request = asked[0]
+        return one_outcome(lambda: self.verify(request.task, request.texts))
 
 
 def verify_all(scorer: Scorer, asked: Requests) -> Iterator[Scored]:
     """Yield the verification result of each group, in order."""
-    done = 0
-    while done < len(asked):
-        outcomes = scorer.verify_some(asked[done:])
+    count = 0
+    while count < len(asked):
+        outcomes = scorer.verify_some(asked[count:])
         yield from outcomes
-        done += len(outcomes)
+        count += len(outcomes)
 
 
 def buildable(
@@ -151,25 +151,25 @@ def buildable(
     """
     try:
         return list(scorer.prompts(tasks))
-    except VerifierError as refused:
-        if refused.reason == UNAVAILABLE:
+    except VerifierError as error:
+        if error.reason == UNAVAILABLE:
             raise
     prompts: list[str | None] = []
     for number, task in enumerate(tasks):
         try:
             prompts += scorer.prompts([task])
-        except VerifierError as refused:
-            if refused.reason == UNAVAILABLE:
+        except VerifierError as error:
+            if error.reason == UNAVAILABLE:
                 raise
-            unscored(number, refused)
+            unscored(number, error)
             prompts.append(None)
     return prompts
 
 
 def nothing_built(count: int) -> VerifierError:
     """Return the error to raise if none of ``count`` tasks could be built."""
-    why = f"none of {counted(count, 'task')} can be built; the log says why"
-    return VerifierError(UNAVAILABLE, why)
+    reason = f"none of {counted(count, 'task')} can be built; the log says why"
+    return VerifierError(UNAVAILABLE, reason)
 
 
 MOST_FAULT = 200  # characters
@@ -211,11 +211,11 @@ def score(
     invalid reward; MemoryError, RecursionError: the result would depend on the machine.
     """
     rewards: list[float] = []
-    over: list[int] = []
+    over_limit: list[int] = []
     unreadable, fault = 0, ""
     with kept():
         for number, answer in enumerate(answers):
-            began, late = time.process_time(), False
+            start, timed_out = time.process_time(), False
             if isinstance(answer, TrajectoryTexts):
                 rewards.append(_replayed(source, task, answer))
             else:
@@ -228,12 +228,12 @@ def score(
                     rewards.append(0.0)
                     unreadable += 1
                     if isinstance(error, OverLimit):
-                        late = True
+                        timed_out = True
                     else:
                         fault = fault or fault_of(error)
-            if late or time.process_time() - began >= slow:
-                over.append(number)
-    return GroupRewards(rewards, unreadable, over, fault)
+            if timed_out or time.process_time() - start >= slow:
+                over_limit.append(number)
+    return GroupRewards(rewards, unreadable, over_limit, fault)
 
 
 def fault_of(error: Exception | None) -> str:

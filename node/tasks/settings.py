@@ -84,8 +84,8 @@ class Number:
     real: bool
 
     def wants(self, value: object) -> str | None:
-        fits = isinstance(value, int | float) if self.real else isinstance(value, int)
-        if not fits or isinstance(value, bool):
+        is_number = isinstance(value, int | float) if self.real else isinstance(value, int)
+        if not is_number or isinstance(value, bool):
             return f"use a {'number' if self.real else 'whole number'}"
         assert isinstance(value, int | float)
         # Compared first: an integer may be too large to convert to float.
@@ -118,8 +118,8 @@ class Items:
         if len(value) > MAX_ITEMS:
             return f"use at most {MAX_ITEMS} items"
         for item in value:
-            if wrong := self.kind.wants(item):
-                return f"of each item, {wrong}"
+            if remedy := self.kind.wants(item):
+                return f"of each item, {remedy}"
         return None
 
 
@@ -132,8 +132,8 @@ def schema(family: str, config: type) -> dict[str, Kind]:
     hints = typing.get_type_hints(config)
     template = config()
     fields = {f.name: getattr(template, f.name) for f in dataclasses.fields(config)}
-    opened = [name for name in fields if name not in NOT_OPEN]
-    kinds = {name: _kind(family, name, hints[name], fields) for name in opened}
+    names = [name for name in fields if name not in NOT_OPEN]
+    kinds = {name: _kind(family, name, hints[name], fields) for name in names}
     return {name: kind for name, kind in kinds.items() if kind is not None}
 
 
@@ -143,8 +143,8 @@ def check_settings(env: str, level: int, settings: Mapping[str, Any], kinds: Kin
         if name not in kinds:
             remedy = f"no such setting is open: known are {', '.join(kinds) or 'none'}"
             raise _refusal(env, level, short(name), value, remedy)
-        if wrong := kinds[name].wants(value):
-            raise _refusal(env, level, repr(name), value, wrong)
+        if problem := kinds[name].wants(value):
+            raise _refusal(env, level, repr(name), value, problem)
 
 
 def check_plain(env: str, level: int, settings: Mapping[str, Any]) -> None:
@@ -152,8 +152,8 @@ def check_plain(env: str, level: int, settings: Mapping[str, Any]) -> None:
     for name, value in settings.items():
         if not name.isidentifier() or len(name) > PLUGIN_TEXT:
             raise _refusal(env, level, short(name), value, "use letters, digits and _ in the name")
-        if wrong := _not_plain(value, PLUGIN_DEPTH):
-            raise _refusal(env, level, short(name), value, wrong)
+        if remedy := _not_plain(value, PLUGIN_DEPTH):
+            raise _refusal(env, level, short(name), value, remedy)
 
 
 def _kind(family: str, name: str, hint: Any, fields: Mapping[str, Any]) -> Kind | None:
@@ -178,18 +178,18 @@ def _kind(family: str, name: str, hint: Any, fields: Mapping[str, Any]) -> Kind 
 
 def _range(family: str, name: str, real: bool, fields: Mapping[str, Any]) -> Number:
     swaps = (("min_", "max_"), ("_min", "_max"), ("lower", "upper"), ("_lb", "_ub"))
-    others = [name.replace(a, b) for s in swaps for a, b in (s, s[::-1]) if a in name]
-    ends = [fields[name], *(fields[other] for other in others if other in fields)]
+    opposites = [name.replace(a, b) for s in swaps for a, b in (s, s[::-1]) if a in name]
+    ends = [fields[name], *(fields[other] for other in opposites if other in fields)]
     scale = max(abs(end) for end in ends)
-    most = _LARGEST.get(family, {}).get(name) or max(ROOM, ROOM * scale)
-    return Number(-most if min(ends) < 0 else 0, most, real)
+    limit = _LARGEST.get(family, {}).get(name) or max(ROOM, ROOM * scale)
+    return Number(-limit if min(ends) < 0 else 0, limit, real)
 
 
 def _not_plain(value: object, depth: int) -> str | None:
     if isinstance(value, list):
         if not depth or len(value) > PLUGIN_ITEMS:
             return f"use lists of at most {PLUGIN_ITEMS} items, {PLUGIN_DEPTH} deep"
-        return next((wrong for item in value if (wrong := _not_plain(item, depth - 1))), None)
+        return next((remedy for item in value if (remedy := _not_plain(item, depth - 1))), None)
     if isinstance(value, str):
         return None if len(value) <= PLUGIN_TEXT else f"use at most {PLUGIN_TEXT} characters"
     if isinstance(value, bool):

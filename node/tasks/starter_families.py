@@ -53,8 +53,8 @@ class Plain(Leveled):
         if answer == right or not entry[PARTIAL]:
             return float(answer == right)
         # Longer ones differ anyway, and the time to compare grows with the product of the lengths.
-        alike = SequenceMatcher(None, right, answer[: 2 * len(right)], autojunk=False).ratio()
-        return max(0.0, 2.0 * alike - 1.0)
+        similarity = SequenceMatcher(None, right, answer[: 2 * len(right)], autojunk=False).ratio()
+        return max(0.0, 2.0 * similarity - 1.0)
 
     @abstractmethod
     def ask(self, rng: random.Random, **settings: int) -> tuple[str, str]:
@@ -69,23 +69,23 @@ class WordProblems(Plain):
     def ask(self, rng: random.Random, **settings: int) -> tuple[str, str]:
         name, things = rng.choice(NAMES), rng.choice(THINGS)
         count = rng.randint(4, settings["most"])
-        told = [f"{name} has {count} {things}."]
+        sentences = [f"{name} has {count} {things}."]
         for _ in range(settings["steps"]):
-            told_next, count = self._step(rng, name, count, settings["most"])
-            told.append(told_next)
-        return f"{' '.join(told)} How many {things} does {name} have now?", str(count)
+            sentence, count = self._step(rng, name, count, settings["most"])
+            sentences.append(sentence)
+        return f"{' '.join(sentences)} How many {things} does {name} have now?", str(count)
 
     @staticmethod
-    def _step(rng: random.Random, name: str, count: int, most: int) -> tuple[str, int]:
-        kind = rng.random()
-        if kind < 0.4 and count > 1:
-            given = rng.randint(1, count - 1)
-            return f"{name} gives {given} away.", count - given
-        if kind < 0.8 or most < 20:
-            got = rng.randint(1, most)
-            return f"{name} gets {got} more.", count + got
-        bags, each = rng.randint(2, 5), rng.randint(2, max(2, most // 10))
-        return f"{name} buys {bags} bags with {each} in each.", count + bags * each
+    def _step(rng: random.Random, name: str, count: int, limit: int) -> tuple[str, int]:
+        roll = rng.random()
+        if roll < 0.4 and count > 1:
+            loss = rng.randint(1, count - 1)
+            return f"{name} gives {loss} away.", count - loss
+        if roll < 0.8 or limit < 20:
+            gain = rng.randint(1, limit)
+            return f"{name} gets {gain} more.", count + gain
+        bags, per_bag = rng.randint(2, 5), rng.randint(2, max(2, limit // 10))
+        return f"{name} buys {bags} bags with {per_bag} in each.", count + bags * per_bag
 
 
 class NumberWords(Plain):
@@ -105,11 +105,11 @@ def in_words(number: int) -> str:
     if number < 100:
         return _TENS[number // 10] + (f"-{_SMALL[number % 10]}" if number % 10 else "")
     size, name = next(scale for scale in _SCALES if number >= scale[0])
-    whole, rest = divmod(number, size)
-    said = f"{in_words(whole)} {name}"
-    if not rest:
-        return said
-    return f"{said} {'and ' if rest < 100 else ''}{in_words(rest)}"
+    quotient, remainder = divmod(number, size)
+    text = f"{in_words(quotient)} {name}"
+    if not remainder:
+        return text
+    return f"{text} {'and ' if remainder < 100 else ''}{in_words(remainder)}"
 
 
 UNITS = (
@@ -145,15 +145,15 @@ class UnitConversion(Plain):
             large, middle, small = rng.choice(_CHAINS)
             factors = {(one, other): factor for one, other, factor in UNITS}
             first, second = factors[large, middle], factors[middle, small]
-            some = rng.randint(1, first - 1)
-            asked = f"How many {small} are in {count} {large} and {some} {middle}?"
-            return asked, str((count * first + some) * second)
+            extra = rng.randint(1, first - 1)
+            question = f"How many {small} are in {count} {large} and {extra} {middle}?"
+            return question, str((count * first + extra) * second)
         large, small, factor = rng.choice(UNITS[: settings["units"]])
         if settings["parts"] == 1:
             return f"How many {small} are in {count} {large}?", str(count * factor)
-        some = rng.randint(1, factor - 1)
-        asked = f"How many {small} are in {count} {large} and {some} {small}?"
-        return asked, str(count * factor + some)
+        extra = rng.randint(1, factor - 1)
+        question = f"How many {small} are in {count} {large} and {extra} {small}?"
+        return question, str(count * factor + extra)
 
 
 class Counting(Plain):
@@ -164,12 +164,12 @@ class Counting(Plain):
     def ask(self, rng: random.Random, **settings: int) -> tuple[str, str]:
         count, step = settings["count"], rng.randint((settings["step"] + 1) // 2, settings["step"])
         start = rng.randint(1, 90) + (count * step if settings["down"] else 0)
-        by = -step if settings["down"] else step
-        numbers = [start + by * n for n in range(1, count + 1)]
+        delta = -step if settings["down"] else step
+        numbers = [start + delta * n for n in range(1, count + 1)]
         way = "down" if settings["down"] else "up"
         steps = f" in steps of {step}" if step > 1 else ""
-        asked = f"Count {way} from {start}{steps}. Write the next {in_words(count)} numbers."
-        return asked, ", ".join(map(str, numbers))
+        question = f"Count {way} from {start}{steps}. Write the next {in_words(count)} numbers."
+        return question, ", ".join(map(str, numbers))
 
 
 class SortingNumbers(Plain):
@@ -179,8 +179,8 @@ class SortingNumbers(Plain):
 
     def ask(self, rng: random.Random, **settings: int) -> tuple[str, str]:
         numbers = rng.sample(range(1, settings["most"] + 1), settings["count"])
-        asked = "Sort these numbers from smallest to largest"
-        return _unsorted(asked, list(map(str, numbers)), list(map(str, sorted(numbers))))
+        request = "Sort these numbers from smallest to largest"
+        return _unsorted(request, list(map(str, numbers)), list(map(str, sorted(numbers))))
 
 
 class SortingWords(Plain):
@@ -193,9 +193,9 @@ class SortingWords(Plain):
         return _unsorted("Sort these words in alphabetical order", words, sorted(words))
 
 
-def _unsorted(asked: str, given: Sequence[str], right: Sequence[str]) -> tuple[str, str]:
-    given = [*given[1:], given[0]] if list(given) == list(right) else given
-    return f"{asked}: {', '.join(given)}", ", ".join(right)
+def _unsorted(request: str, items: Sequence[str], right: Sequence[str]) -> tuple[str, str]:
+    items = [*items[1:], items[0]] if list(items) == list(right) else items
+    return f"{request}: {', '.join(items)}", ", ".join(right)
 
 
 class ReverseText(Plain):

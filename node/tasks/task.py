@@ -48,15 +48,15 @@ def kept() -> Iterator[None]:
         yield
         return
     numpy = numpy_random()
-    before, numpys = random.getstate(), numpy.get_state() if numpy else None
+    state, numpy_state = random.getstate(), numpy.get_state() if numpy else None
     token = _kept.set(True)
     try:
         yield
     finally:
         _kept.reset(token)
-        random.setstate(before)
+        random.setstate(state)
         if numpy:
-            numpy.set_state(numpys)
+            numpy.set_state(numpy_state)
 
 
 _SEED_DOMAIN = b"swarm-node/1/task-draw"
@@ -108,8 +108,8 @@ class Questions(Protocol):
 
 def split_of(question: str) -> Split:
     """Return a question's split: held out if 8 divides its first SHA-256 byte."""
-    first = hashlib.sha256(question.encode()).digest()[0]
-    return Split.HELDOUT if first % _HELD_OUT_OF == 0 else Split.TRAIN
+    first_byte = hashlib.sha256(question.encode()).digest()[0]
+    return Split.HELDOUT if first_byte % _HELD_OUT_OF == 0 else Split.TRAIN
 
 
 def as_text(question: object) -> str:
@@ -180,10 +180,10 @@ class TaskSource:
         return (draw_number(task.seed, attempt) for attempt in range(MAX_ATTEMPTS))
 
     def _exhausted(self, task: TaskRef) -> TaskError:
-        ignored = "its reset ignores the seed, or " if self.environment else ""
+        cause = "its reset ignores the seed, or " if self.environment else ""
         return TaskError(
             f"env {self.name!r} level {task.level}: no {task.split.value} question in "
-            f"{MAX_ATTEMPTS} draws; {ignored}it has too few different questions: add some, or "
+            f"{MAX_ATTEMPTS} draws; {cause}it has too few different questions: add some, or "
             "widen the level's settings"
         )
 
@@ -226,6 +226,6 @@ class TaskSource:
         with seeded(self.name, task.ref.level, task.ref.seed):
             reward = float(self.questions.score(task.entry, answer))
         if not 0.0 <= reward <= 1.0:
-            wrong = f"env {self.name!r} scored an answer {reward}"
-            raise ScoringError(f"{wrong}: a score is a number from 0 to 1")
+            problem = f"env {self.name!r} scored an answer {reward}"
+            raise ScoringError(f"{problem}: a score is a number from 0 to 1")
         return reward

@@ -80,8 +80,8 @@ def load_task_set(name_or_path: str) -> tuple[EnvSpec, ...]:
     else:
         shipped = _SHIPPED / f"{name_or_path}.toml"
         if not shipped.is_file():
-            known = ", ".join(sorted(f.name.removesuffix(".toml") for f in _SHIPPED.iterdir()))
-            remedy = f"name one of {known}, or a path ending in .toml"
+            names = ", ".join(sorted(f.name.removesuffix(".toml") for f in _SHIPPED.iterdir()))
+            remedy = f"name one of {names}, or a path ending in .toml"
             raise TaskSetError(f"no task set {name_or_path!r}: {remedy}")
         text, folder = shipped.read_text(encoding="utf-8"), Path()
     try:
@@ -205,8 +205,8 @@ def _questions(spec: EnvSpec, file: str | Path | None) -> Questions:
 
 def in_file(spec: EnvSpec) -> bool:
     """Return whether an env is defined by a file that each node must have."""
-    of_file = spec.source == ENVIRONMENT and _DIGEST.fullmatch(spec.version) is not None
-    return spec.source == "jsonl" or of_file
+    from_file = spec.source == ENVIRONMENT and _DIGEST.fullmatch(spec.version) is not None
+    return spec.source == "jsonl" or from_file
 
 
 def evaluates(spec: EnvSpec) -> bool:
@@ -224,35 +224,35 @@ def _read(path: Path) -> str:
         raise TaskSetError(f"task set {str(path)!r} cannot be read: not UTF-8") from error
 
 
-def _spec(table: dict[str, Any], where: str, folder: Path) -> EnvSpec:
+def _spec(table: dict[str, Any], origin: str, folder: Path) -> EnvSpec:
     name = table.get("name")
     if not isinstance(name, str):
-        raise TaskSetError(f"task set {where!r}: every [[env]] needs a name")
+        raise TaskSetError(f"task set {origin!r}: every [[env]] needs a name")
     if file := table.pop("file", None):
         from node.tasks.sources.jsonl import file_digest
 
         if not isinstance(file, str):
-            raise TaskSetError(f"env {name!r} in {where!r}: file is a path, not {file!r}")
+            raise TaskSetError(f"env {name!r} in {origin!r}: file is a path, not {file!r}")
         table["version"] = file_digest(folder / file)
     missing = _KEYS - table.keys()
     if table.get("source") == "jsonl" and "version" in missing:  # the hash of its file
         missing = missing - {"version"} | {"file"}
     if missing:
-        raise TaskSetError(f"env {name!r} in {where!r} lacks {', '.join(sorted(missing))}")
+        raise TaskSetError(f"env {name!r} in {origin!r} lacks {', '.join(sorted(missing))}")
     if unknown := table.keys() - _KEYS:
-        known = ", ".join(sorted(_KEYS | {"file"}))
-        what = f"unknown {', '.join(sorted(unknown))}; keys are {known}"
-        raise TaskSetError(f"env {name!r} in {where!r} has {what}")
+        keys = ", ".join(sorted(_KEYS | {"file"}))
+        problem = f"unknown {', '.join(sorted(unknown))}; keys are {keys}"
+        raise TaskSetError(f"env {name!r} in {origin!r} has {problem}")
     levels = table["levels"]
     if not isinstance(levels, list) or not all(isinstance(level, dict) for level in levels):
-        raise TaskSetError(f"env {name!r} in {where!r}: levels is a list of tables of settings")
+        raise TaskSetError(f"env {name!r} in {origin!r}: levels is a list of tables of settings")
     try:
         return EnvSpec(**{**table, "levels": tuple(map(canonical_json, levels))})
     except TypeError as error:
-        why = "a setting is a date or time, which no manifest holds"
-        raise TaskSetError(f"env {name!r} in {where!r}: {why}") from error
+        reason = "a setting is a date or time, which no manifest holds"
+        raise TaskSetError(f"env {name!r} in {origin!r}: {reason}") from error
     except ValueError as error:
-        raise TaskSetError(f"env {name!r} in {where!r}: {error}") from error
+        raise TaskSetError(f"env {name!r} in {origin!r}: {error}") from error
 
 
 def overview(specs: Sequence[EnvSpec], allowed: Allowed) -> list[str]:
@@ -260,23 +260,23 @@ def overview(specs: Sequence[EnvSpec], allowed: Allowed) -> list[str]:
 
     Names from a manifest are safe to print: they hold only letters, digits and ``_ . -``.
     """
-    closed = {spec.name: why for spec in specs if (why := why_closed(spec, allowed))}
-    opened = [_entry(spec) for spec in specs if spec.name not in closed]
-    return [f"this swarm's tasks here: {', '.join(opened) or 'none'}", *closed.values()]
+    closed = {spec.name: reason for spec in specs if (reason := why_closed(spec, allowed))}
+    entries = [_entry(spec) for spec in specs if spec.name not in closed]
+    return [f"this swarm's tasks here: {', '.join(entries) or 'none'}", *closed.values()]
 
 
 def summary(specs: Sequence[EnvSpec], allowed: Allowed) -> str:
     """Return the first line of :func:`overview`; it counts many envs but names risky ones."""
-    opened = [spec for spec in specs if not why_closed(spec, allowed)]
-    if len(opened) <= NAMED:
+    usable = [spec for spec in specs if not why_closed(spec, allowed)]
+    if len(usable) <= NAMED:
         return overview(specs, allowed)[0]
-    levels = counted(sum(len(spec.levels) for spec in opened), "level")
+    levels = counted(sum(len(spec.levels) for spec in usable), "level")
     shipped = (file.name.removesuffix(".toml") for file in _SHIPPED.iterdir())
-    name = next((each for each in shipped if load_task_set(each) == tuple(specs)), None)
-    source = f"the task set {name}" if name else ", ".join(dict.fromkeys(map(_provider, opened)))
-    risky = ", ".join(spec.name for spec in opened if evaluates(spec))
-    more = f"; {risky}: evaluates answers" if risky else ""
-    return f"this swarm's tasks here: {len(opened)} families with {levels}, of {source}{more}"
+    name = next((stem for stem in shipped if load_task_set(stem) == tuple(specs)), None)
+    source = f"the task set {name}" if name else ", ".join(dict.fromkeys(map(_provider, usable)))
+    risky = ", ".join(spec.name for spec in usable if evaluates(spec))
+    suffix = f"; {risky}: evaluates answers" if risky else ""
+    return f"this swarm's tasks here: {len(usable)} families with {levels}, of {source}{suffix}"
 
 
 def _entry(spec: EnvSpec) -> str:
@@ -292,8 +292,8 @@ def _provider(spec: EnvSpec) -> str:
         return spec.source
     if spec.source == ENVIRONMENT and spec.name in LIBRARIES:
         return spec.name
-    shipped = spec.name in plugins.FAMILIES or spec.name in SHIPPED
-    return "swarm-node" if shipped else "your package"
+    is_shipped = spec.name in plugins.FAMILIES or spec.name in SHIPPED
+    return "swarm-node" if is_shipped else "your package"
 
 
 def allowed_by(tasks: TasksSection, sandbox: SandboxSection) -> Allowed:

@@ -38,7 +38,7 @@ class TurnScheduler:
         self._asked: list[_Asked] = []
 
     def ask(self, trajectories: Sequence[OpenTrajectory]) -> None:
-        self._begin(trajectories, [each.move(self.limits) for each in trajectories])
+        self._begin(trajectories, [trajectory.move(self.limits) for trajectory in trajectories])
 
     def answered(self, patience: float = 0.0) -> list[OpenTrajectory]:
         """Return trajectories that ended or continue, in request order.
@@ -47,18 +47,18 @@ class TurnScheduler:
         depend on process speed.
         """
         ready = []
-        while done := self._done(patience):
+        while requests := self._done(patience):
             # Another turn was allowed, but these observations leave no tokens for it.
             truncated = []
-            for each in done:
-                if self._take(each.trajectory, each.answer.result()):
-                    ready.append(each.trajectory)
+            for request in requests:
+                if self._take(request.trajectory, request.answer.result()):
+                    ready.append(request.trajectory)
                 else:
-                    truncated.append(each)
+                    truncated.append(request)
             if not truncated:
                 break
-            moves = [replace(each.move, final=True) for each in truncated]
-            self._begin([each.trajectory for each in truncated], moves)
+            moves = [replace(request.move, final=True) for request in truncated]
+            self._begin([request.trajectory for request in truncated], moves)
         return ready
 
     def _begin(self, trajectories: Sequence[OpenTrajectory], moves: Sequence[Move]) -> None:
@@ -69,27 +69,27 @@ class TurnScheduler:
 
     def _done(self, patience: float) -> list[_Asked]:
         if patience:
-            waiting = self.scorer.waiting
-            wait([x.answer for x in self._asked if x.move.task.env not in waiting], patience)
-        done, left = list[_Asked](), list[_Asked]()
-        for each in self._asked:
-            (done if each.answer.done() else left).append(each)
-        self._asked = left
-        return done
+            async_envs = self.scorer.waiting
+            wait([x.answer for x in self._asked if x.move.task.env not in async_envs], patience)
+        finished, pending = list[_Asked](), list[_Asked]()
+        for request in self._asked:
+            (finished if request.answer.done() else pending).append(request)
+        self._asked = pending
+        return finished
 
-    def _take(self, each: OpenTrajectory, moved: Moved) -> bool:
+    def _take(self, trajectory: OpenTrajectory, response: Moved) -> bool:
         """Continue or end; False if it cannot continue and has no reward yet."""
-        if isinstance(moved, VerifierError):
-            each.end(replace(each.so_far, lost=moved))
-        elif moved.reward is not None:
-            whole = moved.over and each.so_far.finish is Finish.STOP
-            finish = Finish.STOP if whole else Finish.LENGTH
-            each.end(replace(each.so_far, reward=moved.reward, finish=finish))
+        if isinstance(response, VerifierError):
+            trajectory.end(replace(trajectory.so_far, lost=response))
+        elif response.reward is not None:
+            completed = response.over and trajectory.so_far.finish is Finish.STOP
+            finish = Finish.STOP if completed else Finish.LENGTH
+            trajectory.end(replace(trajectory.so_far, reward=response.reward, finish=finish))
         else:
-            observed = self.policy.encode_observation(moved.observation)
-            if len(each.ids) + len(observed) >= self.policy.context_length:
+            tokens = self.policy.encode_observation(response.observation)
+            if len(trajectory.ids) + len(tokens) >= self.policy.context_length:
                 return False
-            each.read(moved.observation, observed)
+            trajectory.read(response.observation, tokens)
         return True
 
 
@@ -116,10 +116,10 @@ class Session:
         return self._moved(final=True).reward or 0.0
 
     def _moved(self, *, final: bool) -> Answered:
-        (moved,) = self._scorer.play([Move(0, self._task, self._actions, final)])
-        if isinstance(moved, VerifierError):
-            raise moved
-        return moved
+        (response,) = self._scorer.play([Move(0, self._task, self._actions, final)])
+        if isinstance(response, VerifierError):
+            raise response
+        return response
 
 
 STREAM = 1  # Of the engine; other users of the engine have other streams.
@@ -150,51 +150,51 @@ class Player:
         length in the limits. Raises ValueError: a prompt is empty or leaves no tokens for a
         completion.
         """
-        many = self.scorer.environments
-        done: dict[int, list[Trajectory]] = {}
-        once = [number for number, task in enumerate(tasks) if task.env not in many]
-        if once:
-            answers = self.engine.generate([prompts[number] for number in once], n, sampling)
-            for number, samples in zip(once, answers, strict=True):
-                done[number] = [Trajectory.once(sample) for sample in samples]
-        played = [number for number, task in enumerate(tasks) if task.env in many]
-        if played:
-            begun = [(tasks[number], prompts[number]) for number in played]
-            done |= zip(played, self._trajectories(begun, n, sampling), strict=True)
-        return [done[number] for number in range(len(tasks))]
+        envs = self.scorer.environments
+        results: dict[int, list[Trajectory]] = {}
+        singles = [number for number, task in enumerate(tasks) if task.env not in envs]
+        if singles:
+            answers = self.engine.generate([prompts[number] for number in singles], n, sampling)
+            for number, samples in zip(singles, answers, strict=True):
+                results[number] = [Trajectory.once(sample) for sample in samples]
+        multi_turn = [number for number, task in enumerate(tasks) if task.env in envs]
+        if multi_turn:
+            inputs = [(tasks[number], prompts[number]) for number in multi_turn]
+            results |= zip(multi_turn, self._trajectories(inputs, n, sampling), strict=True)
+        return [results[number] for number in range(len(tasks))]
 
     def _trajectories(
-        self, begun: Sequence[tuple[TaskRef, Sequence[int]]], n: int, sampling: Sampling
+        self, inputs: Sequence[tuple[TaskRef, Sequence[int]]], n: int, sampling: Sampling
     ) -> list[list[Trajectory]]:
-        groups = [[OpenTrajectory(task, list(prompt)) for _ in range(n)] for task, prompt in begun]
-        opened = {each.key: each for group in groups for each in group}
-        turn = replace(sampling, max_new_tokens=self.limits.turn_tokens)
-        turns = TurnScheduler(self.policy, self.scorer, self.limits, self.engine.nudge)
-        ready, left = list(opened.values()), len(opened)
+        groups = [[OpenTrajectory(task, list(prompt)) for _ in range(n)] for task, prompt in inputs]
+        by_key = {t.key: t for group in groups for t in group}
+        params = replace(sampling, max_new_tokens=self.limits.turn_tokens)
+        scheduler = TurnScheduler(self.policy, self.scorer, self.limits, self.engine.nudge)
+        ready, remaining = list(by_key.values()), len(by_key)
         try:
-            while left:
-                over = [each.key for each in ready if each.over]
-                self.engine.abort(over)
-                left -= len(over)
-                going = [each.wanted(stream=STREAM, lasts=True) for each in ready if not each.over]
-                if going:
-                    self.engine.submit(going, turn)
-                sampled = self._sampled(opened) if left else []
-                for trajectory, sample in sampled:
+            while remaining:
+                keys = [t.key for t in ready if t.over]
+                self.engine.abort(keys)
+                remaining -= len(keys)
+                requests = [t.wanted(stream=STREAM, lasts=True) for t in ready if not t.over]
+                if requests:
+                    self.engine.submit(requests, params)
+                samples = self._sampled(by_key) if remaining else []
+                for trajectory, sample in samples:
                     trajectory.add(sample)
-                turns.ask([trajectory for trajectory, _ in sampled])
-                ready = turns.answered(PATIENCE)
+                scheduler.ask([trajectory for trajectory, _ in samples])
+                ready = scheduler.answered(PATIENCE)
         except BaseException:
-            self.engine.abort([*opened])
+            self.engine.abort([*by_key])
             raise
-        return [[each.so_far for each in group] for group in groups]
+        return [[t.so_far for t in group] for group in groups]
 
-    def _sampled(self, opened: Mapping[int, OpenTrajectory]) -> list[tuple[OpenTrajectory, Sample]]:
+    def _sampled(self, by_key: Mapping[int, OpenTrajectory]) -> list[tuple[OpenTrajectory, Sample]]:
         """Return what the engine has sampled; abort what it still samples for a failed play."""
         samples = self.engine.poll(LOOK_SECONDS, STREAM)
-        if strays := [key for key, _ in samples if key not in opened]:
+        if strays := [key for key, _ in samples if key not in by_key]:
             self.engine.abort(strays)
-        return [(opened[key], sample) for key, sample in samples if key in opened]
+        return [(by_key[key], sample) for key, sample in samples if key in by_key]
 
 
 def verified(
@@ -205,24 +205,22 @@ def verified(
     Trajectories are replayed as peers do; what does not reproduce is neither shared nor trained on.
     Environments that are not replayable keep the observed reward.
     """
-    known = [_settled(scorer, task, group) for task, group in groups]
-    played = scorer.environments
-    asked = [
-        Submission(
-            task, [answer_of(each.completion(0.0), played=task.env in played) for each in group]
-        )
-        for (task, group), settled in zip(groups, known, strict=True)
+    outcomes = [_settled(scorer, task, group) for task, group in groups]
+    envs = scorer.environments
+    submissions = [
+        Submission(task, [answer_of(t.completion(0.0), played=task.env in envs) for t in group])
+        for (task, group), settled in zip(groups, outcomes, strict=True)
         if settled is None
     ]
-    found = verify_all(scorer, asked)
-    for settled in known:
-        yield next(found) if settled is None else settled
+    results = verify_all(scorer, submissions)
+    for settled in outcomes:
+        yield next(results) if settled is None else settled
 
 
 def _settled(scorer: Scorer, task: TaskRef, group: Sequence[Trajectory]) -> Scored | None:
-    if lost := next((each.lost for each in group if each.lost), None):
-        return lost
+    if error := next((t.lost for t in group if t.lost), None):
+        return error
     if task.env not in scorer.unrepeatable:
         return None
     (prompt,) = scorer.prompts([task])
-    return Scores(prompt, tuple(each.reward or 0.0 for each in group))
+    return Scores(prompt, tuple(t.reward or 0.0 for t in group))

@@ -49,9 +49,9 @@ class Trajectory:
     def tokens(self) -> Tokens:
         parts = [turn.sample.tokens for turn in self.turns]
         return Tokens(
-            tuple(each for part in parts for each in part.ids),
-            tuple(each for part in parts for each in part.logprobs),
-            tuple(each for part in parts for each in part.versions),
+            tuple(value for part in parts for value in part.ids),
+            tuple(value for part in parts for value in part.logprobs),
+            tuple(value for part in parts for value in part.versions),
         )
 
     @property
@@ -75,11 +75,11 @@ class Trajectory:
         behaviour: list[float] = []
         versions: list[int] = []
         for turn in self.turns:
-            own, read = turn.sample.tokens, len(turn.observed)
-            ids += [*own.ids, *turn.observed]
-            trained += [True] * len(own.ids) + [False] * read
-            behaviour += [*own.logprobs, *[0.0] * read]
-            versions += [*own.versions, *own.versions[-1:] * read]
+            tokens, length = turn.sample.tokens, len(turn.observed)
+            ids += [*tokens.ids, *turn.observed]
+            trained += [True] * len(tokens.ids) + [False] * length
+            behaviour += [*tokens.logprobs, *[0.0] * length]
+            versions += [*tokens.versions, *tokens.versions[-1:] * length]
         return TrainingCompletion(tuple(ids), tuple(trained), tuple(behaviour), tuple(versions))
 
 
@@ -150,8 +150,8 @@ class OpenTrajectory:
 
     def move(self, limits: TurnLimits) -> Move:
         """Return its last turn as a request to an environment."""
-        played = self.so_far
-        actions = tuple(turn.sample.text for turn in played.turns)
-        generated = len(played.tokens.ids)
-        final = played.finish is Finish.LENGTH or limits.last(len(actions), generated)
+        trajectory = self.so_far
+        actions = tuple(turn.sample.text for turn in trajectory.turns)
+        generated = len(trajectory.tokens.ids)
+        final = trajectory.finish is Finish.LENGTH or limits.last(len(actions), generated)
         return Move(self.key, self.task, actions, final)

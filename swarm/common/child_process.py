@@ -98,10 +98,10 @@ class Channel:
         """Return the next message, or raise TimeoutError or ChannelError."""
         deadline = None if seconds is None else time.monotonic() + seconds
         while missing := self._unread.missing():
-            left = None if deadline is None else max(deadline - time.monotonic(), 1e-3)
+            timeout = None if deadline is None else max(deadline - time.monotonic(), 1e-3)
             # A message usually arrives whole, often together with the next ones.
-            most = min(max(missing, _READ_BYTES), _MOST_READ_BYTES)
-            self._unread.add(self._received(most, left))
+            max_bytes = min(max(missing, _READ_BYTES), _MOST_READ_BYTES)
+            self._unread.add(self._received(max_bytes, timeout))
         return self._unread.take_map()
 
     def arrived(self) -> list[dict[str, Any]]:
@@ -126,10 +126,10 @@ class Channel:
             self._end.shutdown(socket.SHUT_RDWR)
         self._end.close()
 
-    def _received(self, most: int, seconds: float | None) -> bytes:
+    def _received(self, max_bytes: int, seconds: float | None) -> bytes:
         try:
             self._end.settimeout(seconds)
-            chunk = self._end.recv(most)
+            chunk = self._end.recv(max_bytes)
         except (TimeoutError, BlockingIOError):
             raise
         except OSError as error:
@@ -243,12 +243,12 @@ def spawn(
     module: str, environment: Mapping[str, str], *arguments: str, before: Sequence[str] = ()
 ) -> tuple[subprocess.Popen[bytes], Channel]:
     """Run ``python -m module`` behind the command ``before``; return it and the channel to it."""
-    ours, theirs = socket.socketpair()
-    with theirs:
+    parent_end, child_end = socket.socketpair()
+    with child_end:
         process: subprocess.Popen[bytes] = subprocess.Popen(
-            [*before, *command(module, *arguments)], **options(theirs, environment)
+            [*before, *command(module, *arguments)], **options(child_end, environment)
         )
         if sys.platform == "win32":
             with process.stdin:
-                process.stdin.write(theirs.share(process.pid))
-    return process, Channel(ours)
+                process.stdin.write(child_end.share(process.pid))
+    return process, Channel(parent_end)

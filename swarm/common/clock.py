@@ -39,12 +39,12 @@ class SystemClock:
 async def within(clock: Clock, seconds: float, work: Awaitable[T]) -> T:
     """Await ``work`` for at most ``seconds``, then cancel it and raise TimeoutError."""
     task = asyncio.ensure_future(work)
-    alarm = asyncio.ensure_future(clock.sleep(seconds))
+    timer = asyncio.ensure_future(clock.sleep(seconds))
     try:
-        await asyncio.wait({task, alarm}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task, timer}, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             return task.result()
         raise TimeoutError(f"not done within {seconds:g} s")
     finally:
-        for unfinished in (task, alarm):
-            unfinished.cancel()
+        for future in (task, timer):
+            future.cancel()

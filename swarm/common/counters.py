@@ -64,36 +64,36 @@ class Repeats(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if record.levelno <= logging.DEBUG:
             return True
-        found = vars(record)
+        fields = vars(record)
         with self._lock:
-            if _PASSES not in found:  # otherwise another handler called first
-                found[_PASSES] = self._take(record)
-            return bool(found[_PASSES])
+            if _PASSES not in fields:  # otherwise another handler called first
+                fields[_PASSES] = self._take(record)
+            return bool(fields[_PASSES])
 
     def _take(self, record: logging.LogRecord) -> bool:
         now = self._clock.monotonic()
         # With the format "%s" the argument is the complete message.
         wording = record.getMessage() if record.msg == "%s" else str(record.msg)
         key, names = (record.name, record.levelno, wording), _names(record)
-        seen = self._wordings.get(key)
-        if seen is None or now - seen.since >= PERIOD_SECONDS:
-            if seen is not None and seen.suppressed:
-                more = f"{seen.suppressed} similar messages in {(now - seen.since) / 60:.0f} min"
-                record.msg, record.args = f"{record.getMessage()} ({more})", ()
-            seen = self._wordings[key] = _Wording(now)
+        entry = self._wordings.get(key)
+        if entry is None or now - entry.since >= PERIOD_SECONDS:
+            if entry is not None and entry.suppressed:
+                note = f"{entry.suppressed} similar messages in {(now - entry.since) / 60:.0f} min"
+                record.msg, record.args = f"{record.getMessage()} ({note})", ()
+            entry = self._wordings[key] = _Wording(now)
             self._wordings.move_to_end(key)
             if len(self._wordings) > MAX_WORDINGS:
                 self._wordings.popitem(last=False)
-        if names in seen.logged or len(seen.logged) == LINES:
-            seen.suppressed += 1
+        if names in entry.logged or len(entry.logged) == LINES:
+            entry.suppressed += 1
             return False
-        seen.logged.add(names)
+        entry.logged.add(names)
         return True
 
 
 def _names(record: logging.LogRecord) -> tuple[str, ...]:
-    found = record.args if isinstance(record.args, tuple) else (record.args,)
-    names = tuple(str(each) for each in found if not isinstance(each, int | float))
+    args = record.args if isinstance(record.args, tuple) else (record.args,)
+    names = tuple(str(arg) for arg in args if not isinstance(arg, int | float))
     error = record.exc_info[0] if record.exc_info else None
     return (*names, error.__name__) if error else names
 
@@ -112,8 +112,8 @@ class ClockWatch:
 
     def look(self) -> float:
         """Return the seconds that the clock jumped since the last call, or 0."""
-        before, self._offset = self._offset, self._read()
-        step = self._offset - before
+        previous, self._offset = self._offset, self._read()
+        step = self._offset - previous
         if abs(step) < LEAST_STEP:
             return 0.0
         self._counters.add("clock_steps")

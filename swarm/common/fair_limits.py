@@ -61,8 +61,8 @@ class Reputations:
     def of(self, author: bytes) -> float:
         """Return an author's reputation, in [0, 1]."""
         now = self._clock.monotonic()
-        value, until = self._remembered.get(author, (0.0, now))
-        if until > now:
+        value, expiry = self._remembered.get(author, (0.0, now))
+        if expiry > now:
             return value
         if len(self._remembered) >= MAX_REMEMBERED:
             self._remembered.clear()
@@ -164,8 +164,8 @@ class Bounded(Generic[K, V]):
         self._number += 1
         heapq.heappush(self._worst, (-rank, self._number, key))
         if len(self._worst) > 2 * len(self._ranks) + 16:
-            alive = [entry for entry in self._worst if self._ranks.get(entry[2]) == -entry[0]]
-            self._worst = list({entry[2]: entry for entry in sorted(alive, reverse=True)}.values())
+            valid = [entry for entry in self._worst if self._ranks.get(entry[2]) == -entry[0]]
+            self._worst = list({entry[2]: entry for entry in sorted(valid, reverse=True)}.values())
             heapq.heapify(self._worst)
 
     def _top(self) -> K:
@@ -205,8 +205,8 @@ class ByteBudget:
 
     def __init__(self, rate: float, largest: int, clock: Clock, reputations: Reputations) -> None:
         # The largest message fits again once a burst's time has passed since the last one.
-        least = largest / (PEER_SHARE * -math.expm1(-1.0))
-        self._burst = max(BURST_SECONDS * rate, least)
+        minimum = largest / (PEER_SHARE * -math.expm1(-1.0))
+        self._burst = max(BURST_SECONDS * rate, minimum)
         self._clock = clock
         self._reputations = reputations
         self._all = _Use(0.0, clock.monotonic())
@@ -231,22 +231,22 @@ class ByteBudget:
         self._charge(peer, size, self._clock.monotonic())
 
     def _allows(self, peer: str, cost: int, now: float) -> bool:
-        free = self._burst - self._all.fade(now)
+        available = self._burst - self._all.fade(now)
         if not self._reputations.knows(peer):
-            free = min(free, self._burst * (1.0 - KEPT) - self._unknown.fade(now))
+            available = min(available, self._burst * (1.0 - KEPT) - self._unknown.fade(now))
         used = self._peers[peer].fade(now) if peer in self._peers else 0.0
         if used + cost > self._burst * PEER_SHARE:
             return False
-        first = used < LEAST_COST and cost <= free
-        return first or used + cost <= GREED * free
+        is_first = used < LEAST_COST and cost <= available
+        return is_first or used + cost <= GREED * available
 
     def _charge(self, peer: str, cost: int, now: float) -> None:
-        use = self._peers.pop(peer, None) or _Use(0.0, now)
+        usage = self._peers.pop(peer, None) or _Use(0.0, now)
         unknown = not self._reputations.knows(peer)
-        for each in (use, self._all, self._unknown) if unknown else (use, self._all):
-            each.fade(now)
-            each.bytes += cost
-        self._peers[peer] = use
+        for entry in (usage, self._all, self._unknown) if unknown else (usage, self._all):
+            entry.fade(now)
+            entry.bytes += cost
+        self._peers[peer] = usage
         if len(self._peers) > MAX_PEERS:
             self._peers.popitem(last=False)
 
@@ -270,8 +270,8 @@ class Backoff(Generic[K]):
 
     def failed(self, key: K) -> float:
         """Note a failure and return the seconds of the pause that begins now."""
-        count, until = self._failures.get(key, (0, 0.0))
-        count = count + 1 if until + self._longest > self._clock.monotonic() else 1
+        count, pause_end = self._failures.get(key, (0, 0.0))
+        count = count + 1 if pause_end + self._longest > self._clock.monotonic() else 1
         pause = 0.0
         if count > self._free:
             pause = min(self._longest, self._first * 2.0 ** min(count - self._free - 1, 60))

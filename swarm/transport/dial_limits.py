@@ -85,17 +85,17 @@ class DialLimits:
         name = _host(host)
         if port < FIRST_PORT or not name:
             raise self._refused(f"{host} port {port} is not a peer's address")
-        async with self._turn(name) as proved:
+        async with self._turn(name) as restore:
             if answered := await connect():
-                proved()
+                restore()
                 self._answered.put((peer, host, port), None)
             return answered
 
     async def find(self, connect: Callable[[], Awaitable[object]]) -> None:
         """Have a lost peer dialed wherever it claims to be, in the turns of all lost peers."""
-        async with self._turn(LOST) as found:
+        async with self._turn(LOST) as restore:
             await connect()
-            found()
+            restore()
 
     @asynccontextmanager
     async def _turn(self, name: str) -> AsyncIterator[Callable[[], None]]:
@@ -119,34 +119,34 @@ class DialLimits:
 
     def _free(self, host: str) -> bool:
         """Return whether a host has a dial left; forget dials before the window."""
-        oldest = self._clock.monotonic() - WINDOW_SECONDS
+        cutoff = self._clock.monotonic() - WINDOW_SECONDS
         full = len(self._begun) >= MAX_HOSTS
         for name in list(self._begun) if full else [host]:
-            begun = self._begun.get(name, deque())
-            while begun and begun[0] <= oldest:
-                begun.popleft()
-            if not begun:
+            dials = self._begun.get(name, deque())
+            while dials and dials[0] <= cutoff:
+                dials.popleft()
+            if not dials:
                 self._begun.pop(name, None)
-        known = host in self._begun or len(self._begun) < MAX_HOSTS
-        return known and len(self._begun.get(host, ())) < MOST_DIALS
+        tracked = host in self._begun or len(self._begun) < MAX_HOSTS
+        return tracked and len(self._begun.get(host, ())) < MOST_DIALS
 
     def _restore(self, host: str) -> None:
-        if begun := self._begun.get(host):
-            begun.pop()
+        if dials := self._begun.get(host):
+            dials.pop()
 
-    def _refused(self, why: str) -> DialRefused:
+    def _refused(self, reason: str) -> DialRefused:
         self._counters.add("dials_refused")
-        return DialRefused(f"{why}; not dialed")
+        return DialRefused(f"{reason}; not dialed")
 
 
 def _host(host: str) -> str:
     """Return one name for each machine that an IP address leads to, empty for none."""
     try:
-        found = ip_address(host.partition("%")[0])
+        address = ip_address(host.partition("%")[0])
     except ValueError:
         return ""
-    if isinstance(found, IPv6Address):
-        found = found.ipv4_mapped or found
-    if found.is_unspecified or found.is_multicast:
+    if isinstance(address, IPv6Address):
+        address = address.ipv4_mapped or address
+    if address.is_unspecified or address.is_multicast:
         return ""
-    return "this machine" if found.is_loopback else str(found)
+    return "this machine" if address.is_loopback else str(address)

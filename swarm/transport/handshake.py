@@ -60,8 +60,8 @@ def _reason(error: OSError | EOFError) -> str:
     if error.errno and not isinstance(error, gaierror):
         # asyncio replaces the system's text by one with an address in Python's notation.
         return os.strerror(error.errno)
-    late = "it took too long" if isinstance(error, TimeoutError) else str(error)
-    return error.strerror or late
+    text = "it took too long" if isinstance(error, TimeoutError) else str(error)
+    return error.strerror or text
 
 
 class Handshake:
@@ -83,17 +83,17 @@ class Handshake:
     def peer_of(self, second: bytes) -> str:
         """Return the PeerID that the second message proves; raise :class:`NoPeer`."""
         ends = KEY_BYTES, 2 * KEY_BYTES + TAG_BYTES
-        theirs, sealed, payload = second[: ends[0]], second[ends[0] : ends[1]], second[ends[1] :]
+        remote, sealed, payload = second[: ends[0]], second[ends[0] : ends[1]], second[ends[1] :]
         try:
-            self._mix(theirs)
-            self._agree(theirs)
+            self._mix(remote)
+            self._agree(remote)
             static = self._open(sealed)
             self._agree(static)
             key, signature = identity_in(self._open(payload))
             Ed25519PublicKey.from_public_bytes(key).verify(signature, SIGNED + static)
         except (InvalidTag, InvalidSignature, ValueError) as error:
-            why = str(error) or "it cannot be verified"
-            raise NoPeer(f"the answer proves no PeerID: {why}") from error
+            reason = str(error) or "it cannot be verified"
+            raise NoPeer(f"the answer proves no PeerID: {reason}") from error
         return peer_id_of(key)
 
     def _mix(self, data: bytes) -> None:
@@ -105,10 +105,10 @@ class Handshake:
         keys = HKDF(hashes.SHA256(), 2 * KEY_BYTES, salt=self._chain, info=None).derive(secret)
         self._chain, self._key = keys[:KEY_BYTES], keys[KEY_BYTES:]
 
-    def _open(self, sealed: bytes) -> bytes:
-        plain = ChaCha20Poly1305(self._key).decrypt(NONCE, sealed, self._hash)
-        self._mix(sealed)
-        return plain
+    def _open(self, ciphertext: bytes) -> bytes:
+        plaintext = ChaCha20Poly1305(self._key).decrypt(NONCE, ciphertext, self._hash)
+        self._mix(ciphertext)
+        return plaintext
 
 
 async def _line(reader: asyncio.StreamReader) -> bytes:

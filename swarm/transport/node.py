@@ -178,11 +178,11 @@ def check_ports(listen: Iterable[str]) -> None:
         if len(parts) != 4 or parts[0] not in ("ip4", "ip6") or parts[2] != "tcp":
             continue
         if error := binding_error(parts[1], int(parts[3])):
-            why = f"{error.strerror}; use an address of this machine, 0.0.0.0 for all"
+            reason = f"{error.strerror}; use an address of this machine, 0.0.0.0 for all"
             if error.errno == errno.EADDRINUSE:
-                why = f"another process uses port {parts[3]}; stop it, or choose another port "
-                why += "(0 draws a free one)"
-            raise PortTaken(f"network.listen = {address}: {why}") from error
+                reason = f"another process uses port {parts[3]}; stop it, or choose another port "
+                reason += "(0 draws a free one)"
+            raise PortTaken(f"network.listen = {address}: {reason}") from error
 
 
 def binding_error(host: str, port: int) -> OSError | None:
@@ -199,15 +199,15 @@ def binding_error(host: str, port: int) -> OSError | None:
 
 def sweep_sockets(folder: Path = Path("/tmp")) -> int:
     """Remove old sockets of killed daemons and return how many; keep live ones."""
-    removed = 0
+    count = 0
     for path in folder.glob(SOCKET_PATTERN):
         try:
             if time.time() - path.stat().st_mtime > STALE_SECONDS and not _answers(path):
                 path.unlink()
-                removed += 1
+                count += 1
         except OSError as error:
             logger.debug("left %s in place: %s", path, error)
-    return removed
+    return count
 
 
 def _answers(path: Path) -> bool:

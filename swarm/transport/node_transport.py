@@ -86,13 +86,13 @@ class NodeTransport(Services):
             self._supervisor, self._ask_back, self._counters, relays=self.relays
         )
         self._watches_reach = relay
-        back = DialBack(
+        dial_back = DialBack(
             self._connections,
             lambda: relay and self._reachability.relays,
             self._peer_limits.clock,
             self._peer_limits.dials,
         )
-        self.handle(DIAL_BACK_STREAM, back, LIMITS)
+        self.handle(DIAL_BACK_STREAM, dial_back, LIMITS)
 
     @staticmethod
     def prepare_process() -> None:
@@ -203,14 +203,14 @@ class NodeTransport(Services):
             async with asyncio.timeout(OPENING_SECONDS):
                 return await self._supervisor.node.open_stream(peer, protocol)
         except TimeoutError as error:
-            late = f"no stream to peer {peer} within {OPENING_SECONDS:g} s"
-            raise PeerUnreachable(late) from error
+            message = f"no stream to peer {peer} within {OPENING_SECONDS:g} s"
+            raise PeerUnreachable(message) from error
 
     def handle(self, protocol: str, handler: Handler, limits: HandlerLimits) -> None:
         super().handle(protocol, handler, limits)
         if self._supervisor.started:
-            added = self._supervisor.node.add_handler(protocol, self._stream_handler(protocol))
-            self._supervisor.tasks.spawn(added)
+            work = self._supervisor.node.add_handler(protocol, self._stream_handler(protocol))
+            self._supervisor.tasks.spawn(work)
 
     async def _prepare(self, node: TransportNode) -> None:
         node.gate.check, node.gate.watch = self._check, self._watch
@@ -233,11 +233,11 @@ class NodeTransport(Services):
 
         return on_stream
 
-    async def _look_up(self, call: str, work: Callable[[HashTable], Awaitable[T]], nothing: T) -> T:
+    async def _look_up(self, call: str, work: Callable[[HashTable], Awaitable[T]], default: T) -> T:
         try:
             async with asyncio.timeout(LOOKUP_SECONDS):
                 return await work(self._supervisor.node.hash_table)
         except Exception as error:  # noqa: BLE001 - of a DHT library; counted and logged
             self._counters.add("dht_failed", call=call)
             logger.warning("DHT %s failed: %s: %s", call, type(error).__name__, error)
-            return nothing
+            return default

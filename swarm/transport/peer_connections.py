@@ -57,8 +57,8 @@ class Redial:
         """Replace the remembered peers with the first ``MAX_REMEMBERED`` addresses."""
         wanted = [a for a in dict.fromkeys(addresses) if a not in self._bootstrap]
         self._remembered = dict.fromkeys(wanted[:MAX_REMEMBERED])
-        dialed = {*self._bootstrap, *self._remembered}
-        self._next = {address: at for address, at in self._next.items() if address in dialed}
+        targets = {*self._bootstrap, *self._remembered}
+        self._next = {address: plan for address, plan in self._next.items() if address in targets}
 
     def named(self, address: str) -> bool:
         """Return whether the user gave an address."""
@@ -72,11 +72,11 @@ class Redial:
                 self._next.pop(address, None)
                 if address in self._remembered:
                     self._next[address] = now + LOST_SECONDS, FIRST_SECONDS
-        wanted = [a for a in self._bootstrap if self._is_due(a, connected, now)]
-        met = [a for a in self._remembered if self._is_due(a, connected, now)]
+        bootstrap = [a for a in self._bootstrap if self._is_due(a, connected, now)]
+        cached = [a for a in self._remembered if self._is_due(a, connected, now)]
         # The address tried longest ago comes first, so that each has its turn.
-        met.sort(key=lambda address: self._next.get(address, (0.0, 0.0))[0])
-        ready = wanted + (met[:AT_A_TIME] if connected else met)
+        cached.sort(key=lambda address: self._next.get(address, (0.0, 0.0))[0])
+        ready = bootstrap + (cached[:AT_A_TIME] if connected else cached)
         for address in ready:
             _, pause = self._next.get(address, (now, FIRST_SECONDS))
             longest = LONGEST_FOR_BOOTSTRAP if address in self._bootstrap else LONGEST_SECONDS
@@ -84,8 +84,8 @@ class Redial:
         return tuple(ready)
 
     def _is_due(self, address: str, connected: Collection[str], now: float) -> bool:
-        at, _ = self._next.get(address, (now, 0.0))
-        return peer_of(address) not in connected and at <= now
+        due_at, _ = self._next.get(address, (now, 0.0))
+        return peer_of(address) not in connected and due_at <= now
 
 
 def peer_of(address: str) -> str:
@@ -127,8 +127,8 @@ class PeerCache:
 
     def meet(self, addresses: Iterable[str]) -> bool:
         """Add peers while there is space, and save; return whether any is new."""
-        met = [a for a in _few_of_each(addresses) if a not in self._addresses]
-        new = met[: MAX_ADDRESSES - len(self._addresses)]
+        unseen = [a for a in _few_of_each(addresses) if a not in self._addresses]
+        new = unseen[: MAX_ADDRESSES - len(self._addresses)]
         if new:
             self._addresses.update(dict.fromkeys(new))
             self._write()
@@ -142,19 +142,19 @@ class PeerCache:
         Unknown peers are sampled and take at most half of the places from peers met before, so
         Sybil identities cannot fill the file. ``reputation`` returns the reputation of a peer id.
         """
-        met = list(_few_of_each(addresses))
-        older = [a for a in self._addresses if a not in met]
-        places = max(MAX_ADDRESSES // 2, MAX_ADDRESSES - len(older))
-        drawn = set(random.sample(met, min(places, len(met))))
-        met.sort(key=lambda address: address not in drawn)
-        everybody = [*met[: len(drawn)], *older, *met[len(drawn) :]]
-        reputations = {peer: reputation(peer) for peer in {peer_of(a) for a in everybody} if peer}
+        current = list(_few_of_each(addresses))
+        older = [a for a in self._addresses if a not in current]
+        slots = max(MAX_ADDRESSES // 2, MAX_ADDRESSES - len(older))
+        sample = set(random.sample(current, min(slots, len(current))))
+        current.sort(key=lambda address: address not in sample)
+        candidates = [*current[: len(sample)], *older, *current[len(sample) :]]
+        reputations = {peer: reputation(peer) for peer in {peer_of(a) for a in candidates} if peer}
 
         def rank(address: str) -> float:
-            known = reputations.get(peer_of(address), 0.0)
-            return -known if known >= KNOWN else 0.0
+            value = reputations.get(peer_of(address), 0.0)
+            return -value if value >= KNOWN else 0.0
 
-        self._addresses = dict.fromkeys(sorted(everybody, key=rank)[:MAX_ADDRESSES])
+        self._addresses = dict.fromkeys(sorted(candidates, key=rank)[:MAX_ADDRESSES])
         self._write()
 
     def _write(self) -> None:
@@ -171,11 +171,11 @@ class PeerCache:
 
 
 def _few_of_each(addresses: Iterable[str]) -> Iterator[str]:
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for address in dict.fromkeys(addresses):
         peer = peer_of(address) or address
-        seen[peer] += 1
-        if seen[peer] <= MOST_EACH:
+        counts[peer] += 1
+        if counts[peer] <= MOST_EACH:
             yield address
 
 
@@ -194,7 +194,7 @@ class AddressProofs:
 
         Only a host from which the peer connects is dialed.
         """
-        found = False
+        success = False
         for peer, addresses in connected.items():
             if any(map(self._dials.answered, addresses)):
                 continue
@@ -203,8 +203,8 @@ class AddressProofs:
             claim = next((address for address in claims if host_of(address) in hosts), "")
             if claim:
                 self._tried.failed(claim)
-                found |= await self._proved(claim)
-        return found
+                success |= await self._proved(claim)
+        return success
 
     async def _proved(self, address: str) -> bool:
         try:
@@ -231,10 +231,10 @@ class Shortcuts:
         now = self._clock.monotonic()
         relayed = [peer for peer, link in links_of(connected).items() if link == "relayed"]
         self._since = {peer: self._since.get(peer, now) for peer in relayed}
-        self._tried = {p: at for p, at in self._tried.items() if now - at < AGAIN_SECONDS}
+        self._tried = {p: time for p, time in self._tried.items() if now - time < AGAIN_SECONDS}
         # Only one end acts, because the other end is being dialed.
-        ours = (peer for peer in relayed if own < peer and peer not in self._tried)
-        peer = next((p for p in ours if now - self._since[p] >= SETTLED_SECONDS), "")
+        candidates = (peer for peer in relayed if own < peer and peer not in self._tried)
+        peer = next((p for p in candidates if now - self._since[p] >= SETTLED_SECONDS), "")
         if peer:
             self._tried[peer] = now
         return peer
@@ -260,7 +260,7 @@ class Timings:
         """Return the peer to measure now, marked as asked, or empty; drop lost peers."""
         now = self._clock.monotonic()
         self._asked = {peer: self._asked.get(peer, -math.inf) for peer in connected}
-        self.latest = {peer: each for peer, each in self.latest.items() if peer in self._asked}
+        self.latest = {peer: timing for peer, timing in self.latest.items() if peer in self._asked}
         peer = min(self._asked, key=self._asked.__getitem__, default="")
         if not peer or now - self._asked[peer] < EVERY_SECONDS:
             return ""
@@ -269,20 +269,20 @@ class Timings:
 
     async def measure(self, node: TransportNode, peer: str) -> None:
         """Call a peer and store its timing; drop the timing if it does not answer."""
-        asked, began = self._clock.time(), self._clock.monotonic()
+        sent_at, start = self._clock.time(), self._clock.monotonic()
         try:
             answer = protobuf.decode(await node.call(peer, PING, b""))
-            theirs = answer.get(CLOCK_FIELD, [math.nan])[-1]
-            if not isinstance(theirs, float) or not 0.0 <= theirs < END_OF_TIME:
-                raise ValueError(f"its clock says {theirs!r}, no unix time")
+            peer_time = answer.get(CLOCK_FIELD, [math.nan])[-1]
+            if not isinstance(peer_time, float) or not 0.0 <= peer_time < END_OF_TIME:
+                raise ValueError(f"its clock says {peer_time!r}, no unix time")
         except (TransportError, ValueError, OSError, EOFError) as error:
             self._counters.add("pings_unanswered")
             logger.debug("peer %s does not report its clock: %s", peer, error)
-            self.latest = {each: timing for each, timing in self.latest.items() if each != peer}
+            self.latest = {other: timing for other, timing in self.latest.items() if other != peer}
             return
-        took = self._clock.monotonic() - began
+        elapsed = self._clock.monotonic() - start
         if peer in self._asked:  # the peer may be gone by now
-            self.latest = {**self.latest, peer: Timing(took, theirs - asked - took / 2)}
+            self.latest = {**self.latest, peer: Timing(elapsed, peer_time - sent_at - elapsed / 2)}
 
 
 REMEMBERED = 4096  # unreachable addresses, mostly chosen by peers; when full, the set is cleared

@@ -22,24 +22,24 @@ def encode(fields: Mapping[int, Field | Sequence[Field]]) -> bytes:
 
 def decode(data: bytes) -> Fields:
     """Decode a message, or raise ``ValueError``; packed numbers stay bytes."""
-    fields, at = defaultdict[int, list[Field]](list), 0
-    while at < len(data):
-        tag, at = varint_at(data, at)
-        number, kind = tag >> 3, tag & 7
+    fields, offset = defaultdict[int, list[Field]](list), 0
+    while offset < len(data):
+        tag, offset = varint_at(data, offset)
+        number, wire_type = tag >> 3, tag & 7
         value: Field
-        if kind == _VARINT:
-            value, at = varint_at(data, at)
-        elif kind == _DOUBLE:
-            if len(data) < at + 8:
+        if wire_type == _VARINT:
+            value, offset = varint_at(data, offset)
+        elif wire_type == _DOUBLE:
+            if len(data) < offset + 8:
                 raise ValueError("a double that ends early")
-            (value,), at = struct.unpack_from("<d", data, at), at + 8
-        elif kind == _BYTES:
-            size, at = varint_at(data, at)
-            value, at = data[at : at + size], at + size
+            (value,), offset = struct.unpack_from("<d", data, offset), offset + 8
+        elif wire_type == _BYTES:
+            size, offset = varint_at(data, offset)
+            value, offset = data[offset : offset + size], offset + size
             if len(value) < size:
                 raise ValueError("a field ends before its length says")
         else:
-            raise ValueError(f"unexpected wire type {kind}")
+            raise ValueError(f"unexpected wire type {wire_type}")
         fields[number].append(value)
     return dict(fields)
 
@@ -62,29 +62,29 @@ def several(fields: Fields, number: int) -> list[bytes]:
 
 def doubles(values: Sequence[Field]) -> list[float]:
     """Return a repeated field's doubles, packed or not, or raise ``ValueError``."""
-    found: list[float] = []
+    result: list[float] = []
     for value in values:
         if isinstance(value, bytes):
             if len(value) % 8:
                 raise ValueError("doubles that end early")
-            found += struct.unpack(f"<{len(value) // 8}d", value)
+            result += struct.unpack(f"<{len(value) // 8}d", value)
         else:
-            found.append(float(value))
-    return found
+            result.append(float(value))
+    return result
 
 
 def varints(values: Sequence[Field]) -> list[int]:
     """Return the values of a repeated bool or integer field, packed or not."""
-    found: list[int] = []
+    result: list[int] = []
     for value in values:
         if isinstance(value, bytes):
-            at = 0
-            while at < len(value):
-                number, at = varint_at(value, at)
-                found.append(number)
+            offset = 0
+            while offset < len(value):
+                number, offset = varint_at(value, offset)
+                result.append(number)
         else:
-            found.append(int(value))
-    return found
+            result.append(int(value))
+    return result
 
 
 def _encode(number: int, value: Field | Sequence[Field]) -> bytes:
@@ -95,20 +95,20 @@ def _encode(number: int, value: Field | Sequence[Field]) -> bytes:
     if isinstance(value, float):
         return varint(number << 3 | _DOUBLE) + struct.pack("<d", value)
     if value and isinstance(value[0], bytes):
-        return b"".join(_encode(number, each) for each in value)
-    packed = b"".join(
-        struct.pack("<d", each) if isinstance(each, float) else varint(int(each)) for each in value
+        return b"".join(_encode(number, item) for item in value)
+    data = b"".join(
+        struct.pack("<d", item) if isinstance(item, float) else varint(int(item)) for item in value
     )
-    return _encode(number, packed) if packed else b""
+    return _encode(number, data) if data else b""
 
 
 def varint(value: int) -> bytes:
     """Encode an unsigned varint: seven bits per byte, lowest bits first."""
-    found = bytearray()
+    encoded = bytearray()
     while value > 127:
-        found.append(value & 127 | 128)
+        encoded.append(value & 127 | 128)
         value >>= 7
-    return bytes([*found, value])
+    return bytes([*encoded, value])
 
 
 def varint_at(data: bytes, at: int) -> tuple[int, int]:

@@ -81,19 +81,19 @@ class Reachability:
             if now < asked_at + self._pause(lost):
                 continue
             links = links_of(self._supervisor.connected)
-            if not (near := [peer for peer, way in links.items() if way == "direct"]):
+            if not (peers := [peer for peer, way in links.items() if way == "direct"]):
                 continue
-            answered, asked_at = await self._try(near), loop.time()
+            answered, asked_at = await self._try(peers), loop.time()
             if answered and self._decide(lost):
                 relayed_at = loop.time()
 
-    async def _try(self, near: list[str]) -> bool:
+    async def _try(self, peers: list[str]) -> bool:
         # Returns whether any of the asked peers answered.
         ports = self._ports()
-        chosen = sample(near, min(ASKED, len(near)))
-        found = await asyncio.gather(*(self._dialled_by(peer, ports) for peer in chosen))
+        subset = sample(peers, min(ASKED, len(peers)))
+        results = await asyncio.gather(*(self._dialled_by(peer, ports) for peer in subset))
         answers = {
-            peer: answer for peer, answer in zip(chosen, found, strict=True) if answer is not None
+            peer: answer for peer, answer in zip(subset, results, strict=True) if answer is not None
         }
         if answers:
             self._answers = tuple(answers.values())
@@ -153,19 +153,19 @@ class Reachability:
             logger.info("this node is %s: %s%s", way, self.reach.cause, remedy)
 
     def _described(self, way: Way) -> Reach:
-        through = {a.split("/p2p/")[1] for a in self._supervisor.node.addresses if is_relayed(a)}
+        relays = {a.split("/p2p/")[1] for a in self._supervisor.node.addresses if is_relayed(a)}
         hosts = [answer.host for answer in self._answers]
-        return describe_reach(way, self._ports(), hosts, len(through))
+        return describe_reach(way, self._ports(), hosts, len(relays))
 
     def _ports(self) -> tuple[int, ...]:
         # In this order: announced, mapped by the router, listened on.
-        settings, own = self._supervisor.settings, self._supervisor.node.addresses
-        return own_ports((*settings.announce, *own, *settings.listen))[:MAX_PORTS]
+        settings, addresses = self._supervisor.settings, self._supervisor.node.addresses
+        return own_ports((*settings.announce, *addresses, *settings.listen))[:MAX_PORTS]
 
     def _addresses_of(self, peers: Sequence[str]) -> tuple[str, ...]:
         connected = self._supervisor.connected
-        near = (filter(self._supervisor.dialable, connected.get(peer, ())) for peer in peers)
-        return tuple(found for addresses in near if (found := next(addresses, "")))[:RELAYS]
+        groups = (filter(self._supervisor.dialable, connected.get(peer, ())) for peer in peers)
+        return tuple(address for addresses in groups if (address := next(addresses, "")))[:RELAYS]
 
 
 PAUSE_SECONDS = 5.0
@@ -205,13 +205,13 @@ class DialBack:
             raise Refusal("relayed")
         if not (ports := tuple(port for port in ports if port >= FIRST_PORT)):
             raise Refusal("low_ports")
-        dialed = (self._answers(peer, hosts[0], port) for port in ports)
+        checks = (self._answers(peer, hosts[0], port) for port in ports)
         try:
-            answered = await asyncio.gather(*dialed)
+            results = await asyncio.gather(*checks)
         except DialRefused as error:
             raise Refusal("dialled_too_often") from error
-        opened = tuple(port for port, is_open in zip(ports, answered, strict=True) if is_open)
-        return messages.encode_dial_back_response(DialledBack(hosts[0], opened, self._relays()))
+        open_ports = tuple(port for port, is_open in zip(ports, results, strict=True) if is_open)
+        return messages.encode_dial_back_response(DialledBack(hosts[0], open_ports, self._relays()))
 
     async def _answers(self, peer: str, host: str, port: int) -> bool:
         try:

@@ -131,10 +131,10 @@ class StrictSerializer:
         return result
 
 
-def _enter(unpacker: msgpack.Unpacker, least: int, most: int) -> int:
+def _enter(unpacker: msgpack.Unpacker, minimum: int, maximum: int) -> int:
     length = int(unpacker.read_array_header())
-    if not least <= length <= most:
-        raise ValueError(f"array of {length} items where {least} to {most} are due")
+    if not minimum <= length <= maximum:
+        raise ValueError(f"array of {length} items where {minimum} to {maximum} are due")
     return length
 
 
@@ -175,8 +175,8 @@ class RecordGate:
 
     def validate(self, record: Any) -> bool:
         """Return whether a peer's record (a ``DHTRecord``) may be stored or read."""
-        head = repr((record.key, record.subkey, record.expiration_time)).encode()
-        digest = sha256(head + record.value).digest()
+        prefix = repr((record.key, record.subkey, record.expiration_time)).encode()
+        digest = sha256(prefix + record.value).digest()
         if digest in self._passed:
             return True
         try:
@@ -206,11 +206,11 @@ class RecordGate:
 
     def records(self, key: bytes, packed: bytes) -> Any:
         """Return a packed dictionary's valid records; raise ``ValueError`` if it is none."""
-        found = self._serializer.loads(packed)
-        if not isinstance(found, self._serializer.dictionary):
+        result = self._serializer.loads(packed)
+        if not isinstance(result, self._serializer.dictionary):
             raise ValueError("a value without subkeys")
-        self.prune(key, found)
-        return found
+        self.prune(key, result)
+        return result
 
     def value(self, packed: bytes) -> bytes:
         """Return the value of a validated record."""
@@ -260,9 +260,9 @@ class RecordRule:
 
     def __call__(self, record: RecordView) -> bool:
         now = self._clock.time()
-        stored = record.key, record.subkey, record.value, record.expiry
+        fields = record.key, record.subkey, record.value, record.expiry
         try:
-            _, announcement = check_record(*stored, now, self.swarm_id, self.manifest, self._opener)
+            _, announcement = check_record(*fields, now, self.swarm_id, self.manifest, self._opener)
         except Expired:
             # A replica whose clock is behind still stores the record, which is valid.
             return record.expiry > now - CLOCK_SKEW

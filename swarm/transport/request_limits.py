@@ -94,11 +94,11 @@ class RequestSlots:
     def _room(self, known: bool) -> bool:
         if len(self._slots) >= self._total:
             return False
-        unknown = sum(not slot.known for slot in self._slots)
-        return known or unknown < self._total - int(self._total * KEPT)
+        unknown_count = sum(not slot.known for slot in self._slots)
+        return known or unknown_count < self._total - int(self._total * KEPT)
 
     def _victim(self, peer: str, known: bool, now: float) -> RequestSlot | None:
-        mine = self._held[peer]
+        own_count = self._held[peer]
 
         def gives_way(slot: RequestSlot) -> bool:
             if not slot.waiting or slot.peer == peer or (slot.known and not known):
@@ -107,7 +107,7 @@ class RequestSlots:
                 return False
             if known and not slot.known:
                 return True
-            return self._held[slot.peer] > mine + (slot.safe_until > now)
+            return self._held[slot.peer] > own_count + (slot.safe_until > now)
 
         def rank(slot: RequestSlot) -> tuple[bool, int, float]:
             return not slot.known, self._held[slot.peer], -slot.since
@@ -130,8 +130,8 @@ class FloodGuard:
     def refused(self, peer: str) -> bool:
         """Count a refusal; return whether it is one too many, which resets the count."""
         now = self._clock.monotonic()
-        count, at = self._refusals.pop(peer, (0.0, now))
-        count = 1.0 + count * math.exp((at - now) / FADE_SECONDS)
+        count, last = self._refusals.pop(peer, (0.0, now))
+        count = 1.0 + count * math.exp((last - now) / FADE_SECONDS)
         if count >= MOST_REFUSALS:
             return True
         if len(self._refusals) >= MAX_REMEMBERED:
@@ -201,9 +201,9 @@ class Service:
     peer_limits: PeerLimits
 
     def __post_init__(self) -> None:
-        limits, peers = self._limits, self.peer_limits
+        limits, peer_state = self._limits, self.peer_limits
         self._slots = RequestSlots(
-            limits.concurrent, limits.concurrent_per_peer, peers.clock, peers.reputations
+            limits.concurrent, limits.concurrent_per_peer, peer_state.clock, peer_state.reputations
         )
 
     @contextmanager
@@ -319,12 +319,12 @@ class CallBudget:
             self._counters.add("dht_calls_refused")
             self._peer_limits.refused(caller)
             raise PermissionError("over budget")
-        sent = ERROR_BYTES
+        cost = ERROR_BYTES
         try:
             answer = await handle()
-            sent = len(answer)
+            cost = len(answer)
         finally:
-            self._sent.owe(caller, sent)
+            self._sent.owe(caller, cost)
         return answer
 
     def takes(self, peer: str, size: int) -> bool:

@@ -66,10 +66,10 @@ class Search(Generic[N, P]):
             self._begin()
             while self._under_way:
                 # Until an answer arrives or the next request becomes slow.
-                ends = [request.patience_ends for request in self._awaited()]
-                patience = max(0.0, min(ends) - time.monotonic()) if ends else None
+                deadlines = [request.patience_ends for request in self._awaited()]
+                max_wait = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
                 done, _ = await asyncio.wait(
-                    self._under_way, timeout=patience, return_when=asyncio.FIRST_COMPLETED
+                    self._under_way, timeout=max_wait, return_when=asyncio.FIRST_COMPLETED
                 )
                 for task in done:
                     self._take(self._under_way.pop(task), task.result())
@@ -79,8 +79,8 @@ class Search(Generic[N, P]):
         finally:
             for task in self._under_way:
                 task.cancel()
-        found = [(node, peer) for peer, node in self._answered.items()]
-        return sorted(found, key=lambda pair: self._distance(pair[0]))[:BUCKET]
+        pairs = [(node, peer) for peer, node in self._answered.items()]
+        return sorted(pairs, key=lambda pair: self._distance(pair[0]))[:BUCKET]
 
     def _begin(self) -> None:
         for pair in sorted(self._waiting, key=self._rank):
@@ -107,13 +107,13 @@ class Search(Generic[N, P]):
 
     def _rank(self, pair: tuple[N, P]) -> tuple[bool, int]:
         namers = self._namers.get(pair)
-        doubted = bool(namers) and all(self._misnamed[by] >= MISNAMED for by in namers or ())
+        doubted = bool(namers) and all(self._misnamed[namer] >= MISNAMED for namer in namers or ())
         return doubted, self._distance(pair[0])
 
     def _nearer_than(self, pair: tuple[N, P]) -> int:
         rank = self._rank(pair)
-        asked = (*self._answered.values(), *(request.pair[0] for request in self._awaited()))
-        return sum((False, self._distance(node)) < rank for node in asked)
+        nodes = (*self._answered.values(), *(request.pair[0] for request in self._awaited()))
+        return sum((False, self._distance(node)) < rank for node in nodes)
 
     def _take(self, request: _Request[N, P], answer: Answer[N, P] | None) -> None:
         node, peer = request.pair
@@ -126,26 +126,26 @@ class Search(Generic[N, P]):
             self._misnamed.update(namers)
         if answer is None:
             return
-        own, named = answer
-        if own is not None:
-            self._answered[peer] = own
-        for near in self._kept(list(named)):
-            if near[1] not in self._asked:
-                if near in self._waiting and near not in self._namers:
+        own_id, neighbors = answer
+        if own_id is not None:
+            self._answered[peer] = own_id
+        for pair in self._kept(list(neighbors)):
+            if pair[1] not in self._asked:
+                if pair in self._waiting and pair not in self._namers:
                     continue  # this node already knows it
-                self._waiting.add(near)
-                self._namers.setdefault(near, set()).add(peer)
+                self._waiting.add(pair)
+                self._namers.setdefault(pair, set()).add(peer)
 
-    def _kept(self, named: list[tuple[N, P]]) -> list[tuple[N, P]]:
+    def _kept(self, neighbors: list[tuple[N, P]]) -> list[tuple[N, P]]:
         own_node, own_peer = self._own
         ids: dict[P, N] = {}
-        for node, peer in named:
+        for node, peer in neighbors:
             if node != own_node and peer != own_peer:
                 ids.setdefault(peer, node)
-        kept = [(node, peer) for peer, node in ids.items()][:BUCKET]
-        if refused := len(named) - len(kept):
-            self._counters.add("neighbours_refused", refused)
-        return kept
+        pairs = [(node, peer) for peer, node in ids.items()][:BUCKET]
+        if excess := len(neighbors) - len(pairs):
+            self._counters.add("neighbours_refused", excess)
+        return pairs
 
 
 async def placed(
@@ -155,24 +155,24 @@ async def placed(
 
     ``near`` lists candidates, nearest first. ``put`` returns None if a peer does not answer.
     """
-    left = iter(near)
+    candidates = iter(near)
     answers: list[bool] = []
-    under_way: set[asyncio.Task[Iterable[bool] | None]] = set()
-    end = time.monotonic() + PLACING_SECONDS
+    pending: set[asyncio.Task[Iterable[bool] | None]] = set()
+    deadline = time.monotonic() + PLACING_SECONDS
     try:
         while True:
-            free = REPLICAS - len(answers) - len(under_way)
-            under_way |= {asyncio.ensure_future(put(peer)) for _, peer in islice(left, free)}
-            if not under_way:
+            free = REPLICAS - len(answers) - len(pending)
+            pending |= {asyncio.ensure_future(put(peer)) for _, peer in islice(candidates, free)}
+            if not pending:
                 break
-            left_seconds = max(0.0, end - time.monotonic())
-            done, under_way = await asyncio.wait(
-                under_way, timeout=left_seconds, return_when=asyncio.FIRST_COMPLETED
+            max_wait = max(0.0, deadline - time.monotonic())
+            done, pending = await asyncio.wait(
+                pending, timeout=max_wait, return_when=asyncio.FIRST_COMPLETED
             )
             if not done:
                 break
-            answers += [any(took) for task in done if (took := task.result()) is not None]
+            answers += [any(result) for task in done if (result := task.result()) is not None]
     finally:
-        for task in under_way:
+        for task in pending:
             task.cancel()
     return any(answers)

@@ -34,9 +34,9 @@ Read = Callable[[int], Awaitable[bytes]]  # exactly so many bytes, or ``EOFError
 async def read_varint(read: Read, longest: int = LONGEST_VARINT) -> int:
     """Read a length of at most ``longest`` bytes; ``read`` returns so many bytes exactly."""
     size = 0
-    for place in range(longest):
+    for index in range(longest):
         (byte,) = await read(1)
-        size |= (byte & 127) << 7 * place
+        size |= (byte & 127) << 7 * index
         if byte < 128:
             return size
     raise ValueError("a length that does not end")
@@ -68,21 +68,21 @@ async def ask(
     framing: Framing = LENGTH_U32,
 ) -> bytes:
     """Send one request on a new stream and return its answer; raise ``TransportError``."""
-    begun = False
+    started = False
     try:
         async with asyncio.timeout(HEADER_SECONDS):
             writer.write(framing.head(len(payload)) + payload)
             await writer.drain()
             size = await framing.size(reader)
-        begun = True
+        started = True
         if size > limit:
             raise ResponseTooLarge(f"peer {peer} declared {size} bytes, {limit} were agreed on")
         return await _read_at_rate(reader, size, minimum_rate, peer)
     except TimeoutError as error:
-        late = f"peer {peer} did not begin to answer within {HEADER_SECONDS:g} s"
-        raise DeadlineExceeded(late) from error
+        message = f"peer {peer} did not begin to answer within {HEADER_SECONDS:g} s"
+        raise DeadlineExceeded(message) from error
     except asyncio.IncompleteReadError as error:
-        if not error.partial and not begun:
+        if not error.partial and not started:
             raise Refused(f"peer {peer} gave no answer") from error
         raise PeerUnreachable(f"the stream to peer {peer} broke: {error}") from error
     except OSError as error:
@@ -102,8 +102,8 @@ async def serve(
     """
     try:
         with service.admit(peer) as slot:
-            async with asyncio.timeout(REQUEST_SECONDS) as patience:
-                slot.give_way = expire(patience)
+            async with asyncio.timeout(REQUEST_SECONDS) as timeout:
+                slot.give_way = expire(timeout)
                 size = await framing.size(reader)
                 service.check_size(size)
                 request = await reader.readexactly(size)
@@ -113,8 +113,8 @@ async def serve(
             writer.transport.set_write_buffer_limits(high=0)
             writer.write(framing.head(len(answer)) + answer)
             service.answered(slot, len(answer))
-            async with asyncio.timeout(RATE_GRACE_SECONDS + len(answer) / MINIMUM_RATE) as patience:
-                slot.give_way = expire(patience)
+            async with asyncio.timeout(RATE_GRACE_SECONDS + len(answer) / MINIMUM_RATE) as timeout:
+                slot.give_way = expire(timeout)
                 await writer.drain()
             return len(request), len(answer)
     except TimeoutError as error:
@@ -130,17 +130,17 @@ def expire(patience: asyncio.Timeout) -> Callable[[], None]:
 
 async def _read_at_rate(reader: StreamReader, size: int, minimum_rate: float, peer: str) -> bytes:
     # Each read is due when the minimum rate would have delivered one more byte.
-    started = asyncio.get_running_loop().time()
-    received = bytearray()
-    while len(received) < size:
-        due = started + RATE_GRACE_SECONDS + (len(received) + 1) / minimum_rate
+    start = asyncio.get_running_loop().time()
+    data = bytearray()
+    while len(data) < size:
+        deadline = start + RATE_GRACE_SECONDS + (len(data) + 1) / minimum_rate
         try:
-            async with asyncio.timeout_at(due):
-                chunk = await reader.read(min(CHUNK, size - len(received)))
+            async with asyncio.timeout_at(deadline):
+                chunk = await reader.read(min(CHUNK, size - len(data)))
         except TimeoutError as error:
-            sent = f"peer {peer} sent {len(received)} of {size} bytes"
-            raise TooSlow(f"{sent}, below {minimum_rate:g} bytes per second") from error
+            progress = f"peer {peer} sent {len(data)} of {size} bytes"
+            raise TooSlow(f"{progress}, below {minimum_rate:g} bytes per second") from error
         if not chunk:
-            raise asyncio.IncompleteReadError(bytes(received), size)
-        received += chunk
-    return bytes(received)
+            raise asyncio.IncompleteReadError(bytes(data), size)
+        data += chunk
+    return bytes(data)

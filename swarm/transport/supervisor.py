@@ -55,15 +55,15 @@ class Supervisor:
     _peer_limits: PeerLimits
 
     def __post_init__(self) -> None:
-        limits, remembered = self._peer_limits, self._cache.load()
-        for address in remembered:
+        limits, addresses = self._peer_limits, self._cache.load()
+        for address in addresses:
             limits.dials.note(address)
         limits.disconnect = self._begin_disconnect
         self._clock = limits.clock
         self.connected: dict[str, tuple[str, ...]] = {}  # full addresses by peer id
         self.timings = Timings(self._clock, self._counters)
         self.tasks = BackgroundTasks(self._failed)
-        self._redial = Redial(self._peers, remembered, self._clock)
+        self._redial = Redial(self._peers, addresses, self._clock)
         self._shortcuts = Shortcuts(self._clock)
         self._proofs = AddressProofs(limits.dials, self._clock)
         self._log = DialLog()
@@ -96,9 +96,9 @@ class Supervisor:
         self.settings = replace(self.settings, listen=listen)
         try:
             outcomes = await self._dial(self._redial.due(()))
-            skewed = [outcome for outcome in outcomes if isinstance(outcome, ClockSkew)]
-            if skewed and not any(isinstance(outcome, str) for outcome in outcomes):
-                raise skewed[0]
+            skew_errors = [outcome for outcome in outcomes if isinstance(outcome, ClockSkew)]
+            if skew_errors and not any(isinstance(outcome, str) for outcome in outcomes):
+                raise skew_errors[0]
             self.connected = await self._node.connected()
         except BaseException:
             await self.close()
@@ -126,15 +126,15 @@ class Supervisor:
         return not is_relayed(address) and self._peer_limits.dials.answered(address)
 
     async def connect(self, address: str, *, claimed: bool = False) -> str:
-        asked = self._clock.time()
+        start = self._clock.time()
         try:
             async with asyncio.timeout(DIAL_SECONDS):
-                peer, theirs = await self.node.connect(address, claimed=claimed)
+                peer, peer_time = await self.node.connect(address, claimed=claimed)
         except TimeoutError as error:
-            late = f"no peer answers at {address} within {DIAL_SECONDS:g} s"
-            raise PeerUnreachable(late) from error
+            message = f"no peer answers at {address} within {DIAL_SECONDS:g} s"
+            raise PeerUnreachable(message) from error
         self.connected.setdefault(peer, (address,))
-        skew = max(asked - theirs, theirs - self._clock.time())
+        skew = max(start - peer_time, peer_time - self._clock.time())
         if skew > MAX_SKEW_SECONDS:
             self._counters.add("clock_skew")
             raise ClockSkew(
@@ -147,7 +147,7 @@ class Supervisor:
     async def _dial(self, addresses: Sequence[str]) -> list[BaseException | str]:
         # Returns the peer id or the error for each address.
         outcomes = await asyncio.gather(
-            *(self.connect(each, claimed=not self._redial.named(each)) for each in addresses),
+            *(self.connect(addr, claimed=not self._redial.named(addr)) for addr in addresses),
             return_exceptions=True,
         )
         reached = any(isinstance(outcome, str) for outcome in outcomes)
@@ -170,8 +170,8 @@ class Supervisor:
                 await self._look()
             except Exception as error:  # a node that stops looking dials no peers
                 self._counters.add("watch_failed")
-                known = isinstance(error, TransportError | OSError | EOFError)
-                level, trace = (logging.INFO, None) if known else (logging.WARNING, error)
+                expected = isinstance(error, TransportError | OSError | EOFError)
+                level, trace = (logging.INFO, None) if expected else (logging.WARNING, error)
                 logger.log(level, "looking for peers failed: %s", error, exc_info=trace)
             if turn % CACHE_EVERY == 0:
                 self._remember_peers()
@@ -184,10 +184,10 @@ class Supervisor:
             self._proving = self.tasks.spawn(self._prove())
         # In the background, because a dead address takes seconds.
         if self._dialing is None or self._dialing.done():
-            due = self._redial.due(self.connected)
-            self._dialing = self.tasks.spawn(self._dial_in_background(due))
-        if relayed := self._shortcuts.due(self.node.peer_id, self.connected):
-            self.tasks.spawn(self._reconnect(relayed))
+            addresses = self._redial.due(self.connected)
+            self._dialing = self.tasks.spawn(self._dial_in_background(addresses))
+        if relayed_peer := self._shortcuts.due(self.node.peer_id, self.connected):
+            self.tasks.spawn(self._reconnect(relayed_peer))
         if peer := self.timings.due(self.connected):
             self.tasks.spawn(self.timings.measure(self.node, peer))
 
@@ -217,8 +217,8 @@ class Supervisor:
 
     async def _supervise(self) -> None:
         while True:
-            dead = self.node
-            reason = await dead.wait_dead()
+            old_node = self.node
+            reason = await old_node.wait_dead()
             if self._change:
                 self._counters.add("reach_changes")
                 logger.info("%s; restarting", self._change)
@@ -226,36 +226,36 @@ class Supervisor:
             else:
                 self._counters.add("daemon_restarts")
                 logger.error("%s; restarting it with the same identity and port", reason)
-            known = self._addresses_connected()
+            addresses = self._addresses_connected()
             self.connected = {}
             try:
-                await dead.stop()
+                await old_node.stop()
             except Exception as error:  # noqa: BLE001 - the library's and the daemon's
                 logger.warning("what is left of it was not stopped: %r", error)
-            self._node = await self._restart(dead)
+            self._node = await self._restart(old_node)
             # In the background, because the new node may also die from it.
-            self.tasks.spawn(self._dial_in_background(known))
+            self.tasks.spawn(self._dial_in_background(addresses))
 
-    async def _restart(self, dead: TransportNode) -> TransportNode:
+    async def _restart(self, old_node: TransportNode) -> TransportNode:
         pause = FIRST_RESTART_PAUSE
         while True:
             try:
-                return await self._start_node(dead)
+                return await self._start_node(old_node)
             except Exception as error:  # noqa: BLE001 - the library's and the daemon's
-                what = error if isinstance(error, TransportError) else repr(error)
-                logger.error("%s; next attempt in %g s", what, pause)
+                detail = error if isinstance(error, TransportError) else repr(error)
+                logger.error("%s; next attempt in %g s", detail, pause)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_RESTART_PAUSE)
 
-    async def _start_node(self, dead: TransportNode | None) -> TransportNode:
+    async def _start_node(self, old_node: TransportNode | None) -> TransportNode:
         # If cancelled, stop the node that is starting instead of losing it.
-        launch = self._launch(self.settings, self._counters, dead, self._peer_limits)
-        starting = asyncio.ensure_future(launch)
+        launch = self._launch(self.settings, self._counters, old_node, self._peer_limits)
+        task = asyncio.ensure_future(launch)
         try:
-            node = await asyncio.shield(starting)
+            node = await asyncio.shield(task)
         except asyncio.CancelledError:
             with suppress(TransportError):
-                await (await starting).stop()
+                await (await task).stop()
             raise
         try:
             await self._prepare(node)

@@ -83,25 +83,25 @@ def dialed(answers: Sequence[DialledBack]) -> bool:
     If any peers saw it at a public address, only these count: the others share its router.
     """
     public = [answer for answer in answers if ip_address(answer.host).is_global]
-    counted = public or answers
-    return 2 * sum(bool(answer.open) for answer in counted) >= len(counted)
+    relevant = public or answers
+    return 2 * sum(bool(answer.open) for answer in relevant) >= len(relevant)
 
 
 def describe_reach(way: Way, ports: Sequence[int], hosts: Sequence[str], relays: int) -> Reach:
     """Explain how peers reach a node at ``ports``, seen at ``hosts``, with so many relays."""
-    port, seen = ports[0] if ports else 0, " and ".join(dict.fromkeys(hosts))
+    port, host_text = ports[0] if ports else 0, " and ".join(dict.fromkeys(hosts))
     if way == "direct":
-        return Reach(way, f"peers dialed it at {seen}")
+        return Reach(way, f"peers dialed it at {host_text}")
     if way == "unknown":
         return Reach(way, "no peer has tried to dial it yet")
-    through = f"{relays} of its peers relay{'s' if relays == 1 else ''} for it"
-    cause = f"no peer could dial {seen} at TCP port {port}"
+    relay_text = f"{relays} of its peers relay{'s' if relays == 1 else ''} for it"
+    cause = f"no peer could dial {host_text} at TCP port {port}"
     remedy = (
         f"Forward TCP port {port} of the router to this machine and open it in the firewall; set "
         "a fixed port in network.listen."
     )
     if way == "relayed":
-        return Reach(way, f"{cause}; {through}", remedy)
+        return Reach(way, f"{cause}; {relay_text}", remedy)
     return Reach(way, f"{cause}; no peer relays for it yet, so that it only asks", remedy)
 
 
@@ -175,8 +175,8 @@ class RecordTooLarge(TransportError, code="record_too_large"):
 def check_size(value: bytes) -> None:
     """Raise :class:`RecordTooLarge` for a record over :data:`RECORD_LIMIT`."""
     if len(value) > RECORD_LIMIT:
-        what = f"record of {len(value)} bytes, limit {RECORD_LIMIT}"
-        raise RecordTooLarge(f"{what}; offer fewer frames")
+        problem = f"record of {len(value)} bytes, limit {RECORD_LIMIT}"
+        raise RecordTooLarge(f"{problem}; offer fewer frames")
 
 
 class Refusal(Exception):

@@ -46,8 +46,8 @@ class Watchdog:
 
     @property
     def too_long(self) -> bool:
-        most = self._timeout if self.ready else max(self._timeout, START_SECONDS)
-        return self.seconds >= most
+        limit = self._timeout if self.ready else max(self._timeout, START_SECONDS)
+        return self.seconds >= limit
 
     def send(self) -> None:
         """Record a message to the engine, before it is sent."""
@@ -95,8 +95,8 @@ class EngineChild:
         timeout: float,
         module: str = MODULE,
     ) -> None:
-        inherited = {**os.environ, **variables, "PYTHONPATH": import_path()}
-        self._process, self._channel = spawn(module, inherited)
+        env = {**os.environ, **variables, "PYTHONPATH": import_path()}
+        self._process, self._channel = spawn(module, env)
         self.pid = self._process.pid
         self._inbox: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._sending = threading.Lock()
@@ -107,8 +107,8 @@ class EngineChild:
         self._failure = ""
         self._remedied = False
         self._listeners = [
-            threading.Thread(target=work, daemon=True)
-            for work in (self._receive, self._read_stderr)
+            threading.Thread(target=target, daemon=True)
+            for target in (self._receive, self._read_stderr)
         ]
         self._watcher = threading.Thread(target=self._watch, daemon=True)
         for thread in (*self._listeners, self._watcher):
@@ -149,8 +149,8 @@ class EngineChild:
             status = waited(self._process, END_SECONDS)
         for listener in self._listeners:
             listener.join(END_SECONDS)
-        how = "could not be killed" if status is None else in_words(status)
-        return f"{how}: {self._last_message()}"
+        outcome = "could not be killed" if status is None else in_words(status)
+        return f"{outcome}: {self._last_message()}"
 
     @property
     def remedy(self) -> str:

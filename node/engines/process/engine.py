@@ -66,23 +66,23 @@ class EngineProcess(RolloutEngine):
         return self._child.pid if self._child else None
 
     def generate(self, prompts: Prompts, n: int, sampling: Sampling) -> list[list[Sample]]:
-        wanted = [
+        pending = [
             Pending.of(SamplingRequest(row, tuple(prompt)), sampling, self._policy, streamed=False)
             for prompt in prompts
             for row in range(n)
         ]
-        numbers = self._take_on(wanted)
+        numbers = self._take_on(pending)
         while not all(number in self._samples for number in numbers):
             self._receive(None)
         samples = [self._samples.pop(number) for number in numbers]
         return [samples[start : start + n] for start in range(0, len(samples), n)]
 
     def submit(self, trajectories: Sequence[SamplingRequest], sampling: Sampling) -> None:
-        taken = {p.trajectory.key for p in self._pending.values() if p.streamed}
+        keys = {p.trajectory.key for p in self._pending.values() if p.streamed}
         for trajectory in trajectories:
-            if trajectory.key in taken:
+            if trajectory.key in keys:
                 raise ValueError(f"there is a trajectory with the key {trajectory.key} already")
-            taken.add(trajectory.key)
+            keys.add(trajectory.key)
         self._take_on(
             [Pending.of(each, sampling, self._policy, streamed=True) for each in trajectories]
         )
@@ -91,9 +91,9 @@ class EngineProcess(RolloutEngine):
         deadline = time.monotonic() + seconds
         self._receive(0.0)
         while not (self._finished[stream] or self._nudged.is_set()):
-            if (left := deadline - time.monotonic()) <= 0:
+            if (remaining := deadline - time.monotonic()) <= 0:
                 break
-            self._receive(left)
+            self._receive(remaining)
         self._nudged.clear()
         return self._finished.pop(stream, [])
 
@@ -113,9 +113,9 @@ class EngineProcess(RolloutEngine):
                 self._order("pause")
         finally:
             self._pausing = False
-        left = [(p.trajectory.key, p.tokens) for p in self._pending.values()]
+        unfinished = [(p.trajectory.key, p.tokens) for p in self._pending.values()]
         self._pending.clear()
-        return left
+        return unfinished
 
     def sleep(self) -> None:
         self._order("sleep")
@@ -139,22 +139,22 @@ class EngineProcess(RolloutEngine):
             child.end()
         self._starter.remove()
 
-    def _order(self, what: str) -> None:
+    def _order(self, order: str) -> None:
         """Send an order and wait until the process, if there is one, has executed it."""
         self._ordered += 1
         receiver: EngineChild | None = None
         while self._child and self._done_orders < self._ordered:
             if self._child is not receiver:  # the first process, and each that replaces it
                 receiver = self._child
-                receiver.send({what: self._ordered})
+                receiver.send({order: self._ordered})
             self._receive(None)
 
-    def _take_on(self, wanted: Sequence[Pending]) -> list[int]:
+    def _take_on(self, trajectories: Sequence[Pending]) -> list[int]:
         """Register trajectories and send them; those already complete are done."""
-        numbers = list(range(self._submitted, self._submitted + len(wanted)))
-        self._submitted += len(wanted)
-        self._pending.update(zip(numbers, wanted, strict=True))
-        for number, pending in zip(numbers, wanted, strict=True):
+        numbers = list(range(self._submitted, self._submitted + len(trajectories)))
+        self._submitted += len(trajectories)
+        self._pending.update(zip(numbers, trajectories, strict=True))
+        for number, pending in zip(numbers, trajectories, strict=True):
             if (finish := pending.ended(self._policy)) is not None:
                 self._done(number, finish)
         if self._child is None:
@@ -197,11 +197,11 @@ class EngineProcess(RolloutEngine):
 
     def _handle(self, message: dict[str, Any]) -> None:
         self._done_orders = message.get("done", self._done_orders)
-        for written in (RequestOutput(*each) for each in message.get("written", ())):
-            if pending := self._pending.get(written.number):
-                pending.added.append(written)
-                if written.finish is not None:
-                    self._done(written.number, Finish(written.finish))
+        for output in (RequestOutput(*each) for each in message.get("written", ())):
+            if pending := self._pending.get(output.number):
+                pending.added.append(output)
+                if output.finish is not None:
+                    self._done(output.number, Finish(output.finish))
 
     def _done(self, number: int, finish: Finish) -> None:
         pending = self._pending.pop(number)
@@ -216,11 +216,11 @@ class EngineProcess(RolloutEngine):
         with self._starting:
             child, self._child = self._child, None
         assert child is not None
-        how = child.end()
+        outcome = child.end()
         if not child.ready or self._starter.starts > 1:
             self._failure = NodeError(
                 "the engine failed twice" if child.ready else "the engine does not start",
-                how,
+                outcome,
                 f"{child.remedy} Its output is in node.log with monitor.log_level = 'debug'. The "
                 "run resumes from its last checkpoint.",
             )
@@ -231,8 +231,8 @@ class EngineProcess(RolloutEngine):
             return
         self.counters.add("engine_restarts")
         needed = self._pending and not self._pausing
-        then = "replaces it" if needed else "starts with the next request"
-        log.warning("the engine failed (%s): another one %s", how, then)
+        action = "replaces it" if needed else "starts with the next request"
+        log.warning("the engine failed (%s): another one %s", outcome, action)
         if needed:
             self.start()
             self._send(self._pending)

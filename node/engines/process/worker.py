@@ -59,22 +59,22 @@ def serve(opener: Open) -> None:
         traceback.print_exc()
         has_remedy = isinstance(error, NodeError)
         message = str(error) if has_remedy else f"{type(error).__name__}: {error}"
-        failed = " ".join(message.split())[:FAILURE_CHARACTERS]
-        channel.send({"failed": failed, "remedy": has_remedy})
+        failure = " ".join(message.split())[:FAILURE_CHARACTERS]
+        channel.send({"failed": failure, "remedy": has_remedy})
         os._exit(FAILED)
 
 
 def _work(channel: Channel, inbox: queue.SimpleQueue[dict[str, Any]], backend: Backend) -> None:
-    handled = 1  # the settings
+    num_handled = 1  # the settings
     last_message = time.monotonic()
     while True:
         if inbox.empty() and backend.busy:
             _report(channel, backend.step())
         else:
             if inbox.empty():
-                channel.send({"idle": handled})
+                channel.send({"idle": num_handled})
             _handle(inbox.get(), backend, channel)
-            handled += 1
+            num_handled += 1
         # Sent from this loop, not from a thread, so that a hang stops the pulse.
         if time.monotonic() - last_message >= PULSE_SECONDS:
             channel.send({"alive": True})
@@ -96,9 +96,9 @@ def _handle(message: dict[str, Any], backend: Backend, channel: Channel) -> None
         channel.send({"done": message["sleep"]})
 
 
-def _report(channel: Channel, written: list[RequestOutput]) -> None:
-    if written:
-        channel.send({"written": [astuple(each) for each in written]})
+def _report(channel: Channel, outputs: list[RequestOutput]) -> None:
+    if outputs:
+        channel.send({"written": [astuple(output) for output in outputs]})
 
 
 def _read(channel: Channel, inbox: queue.SimpleQueue[dict[str, Any]], folder: str) -> None:

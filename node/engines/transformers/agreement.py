@@ -56,42 +56,42 @@ def check_agreement(policy: Policy, *, graphs: bool = True, trains: bool = True)
     if trains and _bounds_scans_alone(policy.model):
         raise _refused(policy, "bounds the time step of a scan, and not that of a single token")
     try:
-        gaps = agreement(policy, graphs=graphs)
+        mismatches = agreement(policy, graphs=graphs)
     except ConfigError:
         raise
     except Exception as error:  # a library may raise anything for an unfamiliar model
         if micro_batching.of_memory(error):
             raise
-        words = " ".join(str(error).split()) or "no reason given"
-        raise _refused(policy, f"fails: {type(error).__name__}: {words[:160]}") from error
+        detail = " ".join(str(error).split()) or "no reason given"
+        raise _refused(policy, f"fails: {type(error).__name__}: {detail[:160]}") from error
     if not trains:
         return
-    exact, dtype = policy.model.dtype == torch.float32, str(policy.model.dtype)
-    gap = float(gaps.max() if exact else gaps.mean())
+    is_fp32, dtype = policy.model.dtype == torch.float32, str(policy.model.dtype)
+    mismatch = float(mismatches.max() if is_fp32 else mismatches.mean())
     limits = WIDE_GAPS if policy.version else MOST_AT_THE_MEAN
-    most = MOST_OF_A_TOKEN if exact else limits[dtype.removeprefix("torch.")]
-    if not math.isfinite(gap):
+    limit = MOST_OF_A_TOKEN if is_fp32 else limits[dtype.removeprefix("torch.")]
+    if not math.isfinite(mismatch):
         for name, weight in policy.model.named_parameters():
             if not weight.isfinite().all():
-                why = f"its weight {name} has infinite or NaN values"
-                raise refused(policy.name, why, FETCH_AGAIN)
-    if not exact and most < gap <= UNCLEAR * most and _agrees_in_float32(policy, graphs):
+                reason = f"its weight {name} has infinite or NaN values"
+                raise refused(policy.name, reason, FETCH_AGAIN)
+    if not is_fp32 and limit < mismatch <= UNCLEAR * limit and _agrees_in_float32(policy, graphs):
         return
-    if not gap <= most:
-        at = "per token" if exact else "at the mean"
-        why = f"differs by {gap:.2g} nats {at} from the learner, more than {most:g}"
-        raise _refused(policy, why, REMEDY if exact else ROUNDING)
+    if not mismatch <= limit:
+        unit = "per token" if is_fp32 else "at the mean"
+        reason = f"differs by {mismatch:.2g} nats {unit} from the learner, more than {limit:g}"
+        raise _refused(policy, reason, REMEDY if is_fp32 else ROUNDING)
 
 
 def _agrees_in_float32(policy: Policy, graphs: bool) -> bool:
     """Return whether rounding alone explains a difference; False if memory runs out."""
-    whole, gaps = copy.copy(policy.merged()), list[Tensor]()
+    merged, mismatches = copy.copy(policy.merged()), list[Tensor]()
 
     def measure() -> None:
-        whole.model = copy.deepcopy(whole.model).float()  # type: ignore[no-untyped-call]
-        gaps.append(agreement(whole, graphs=graphs))
+        merged.model = copy.deepcopy(merged.model).float()  # type: ignore[no-untyped-call]
+        mismatches.append(agreement(merged, graphs=graphs))
 
-    return not micro_batching.ran_out(measure) and float(gaps[0].max()) <= MOST_OF_A_TOKEN
+    return not micro_batching.ran_out(measure) and float(mismatches[0].max()) <= MOST_OF_A_TOKEN
 
 
 @torch.inference_mode()
@@ -113,41 +113,41 @@ def agreement(policy: Policy, *, graphs: bool = True) -> Tensor:
 
 def _written(policy: Policy, prompts: Prompts, decoders: Decoders) -> list[TrainingCompletion]:
     """Sample one completion of the first prompt, two of the second, one of the third."""
-    random = torch.Generator(draws_on(policy.device)).manual_seed(0)
-    decoding = decoders.open(policy, Sampling(), random)
-    reports = decoding.join(prompts[:1], [1], CAPS[:1])
-    reports += [each for _ in range(2) for each in decoding.step()]
+    generator = torch.Generator(draws_on(policy.device)).manual_seed(0)
+    decoding = decoders.open(policy, Sampling(), generator)
+    outputs = decoding.join(prompts[:1], [1], CAPS[:1])
+    outputs += [output for _ in range(2) for output in decoding.step()]
     while not decoding.open:
-        reports += decoding.step()
-    reports += decoding.join(prompts[1:], [2, 1], CAPS[1:])
+        outputs += decoding.step()
+    outputs += decoding.join(prompts[1:], [2, 1], CAPS[1:])
     while decoding.left:
-        reports += decoding.step()
+        outputs += decoding.step()
     rows = defaultdict[int, list[RequestOutput]](list)
-    for each in reports:
-        rows[each.number].append(each)
-    written = []
+    for output in outputs:
+        rows[output.number].append(output)
+    completions = []
     for number in range(len(CAPS)):
-        ids = tuple(token for each in rows[number] for token in each.ids)
-        logprobs = tuple(value for each in rows[number] for value in each.logprobs)
-        written.append(TrainingCompletion(ids, (True,) * len(ids), logprobs))
-    return written
+        ids = tuple(token for output in rows[number] for token in output.ids)
+        logprobs = tuple(value for output in rows[number] for value in output.logprobs)
+        completions.append(TrainingCompletion(ids, (True,) * len(ids), logprobs))
+    return completions
 
 
-def _gaps(policy: Policy, prompts: Prompts, written: Sequence[TrainingCompletion]) -> Tensor:
-    first, *twice, last = written
+def _gaps(policy: Policy, prompts: Prompts, completions: Sequence[TrainingCompletion]) -> Tensor:
+    first, *second, last = completions
     rows = [
         Row(tuple(prompt), tuple(each), (0.0,) * len(each), True)
-        for prompt, each in zip(prompts, ([first], twice, [last]), strict=True)
+        for prompt, each in zip(prompts, ([first], second, [last]), strict=True)
     ]
-    ways = [[part for row in rows for part in row.parts()]]
+    layouts = [[part for row in rows for part in row.parts()]]
     if micro_batching.reads_shared_rows(policy.model):
-        ways.append(rows)
-    gaps = []
-    for way in ways:
-        for batch in micro_batches(way, 1 << 16, policy.pad_id, policy.device):
-            read = token_logprobs(distributions(policy.model, batch, 1.0), batch)
-            gaps.append((read - batch.behaviour).abs()[batch.mask])
-    return torch.cat(gaps)
+        layouts.append(rows)
+    mismatches = []
+    for layout in layouts:
+        for batch in micro_batches(layout, 1 << 16, policy.pad_id, policy.device):
+            logprobs = token_logprobs(distributions(policy.model, batch, 1.0), batch)
+            mismatches.append((logprobs - batch.behaviour).abs()[batch.mask])
+    return torch.cat(mismatches)
 
 
 def _bounds_scans_alone(model: nn.Module) -> bool:
@@ -156,6 +156,6 @@ def _bounds_scans_alone(model: nn.Module) -> bool:
     return any(limit is not None and tuple(limit) != (0.0, math.inf) for limit in limits)
 
 
-def _refused(policy: Policy, why: str, remedy: str = REMEDY) -> PolicyError:
+def _refused(policy: Policy, reason: str, remedy: str = REMEDY) -> PolicyError:
     family = policy.model.config.model_type
-    return refused(policy.name, f"the transformers engine on {family!r} {why}", remedy)
+    return refused(policy.name, f"the transformers engine on {family!r} {reason}", remedy)

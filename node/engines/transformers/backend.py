@@ -82,10 +82,10 @@ class ContinuousBatch:
         Raises NodeError if memory runs out for a single row.
         """
         if ran_out(self._step):
-            longest = [len(row.request.ids) + row.request.room for row in self._rows.values()]
+            lengths = [len(row.request.ids) + row.request.room for row in self._rows.values()]
             self._paused.clear()
             self._requeue()
-            self.max_rows = self._decoders.fewer(self.policy, len(longest), max(longest, default=0))
+            self.max_rows = self._decoders.fewer(self.policy, len(lengths), max(lengths, default=0))
         return self._reported()
 
     def _step(self) -> None:
@@ -103,17 +103,17 @@ class ContinuousBatch:
 
     def pause(self) -> list[RequestOutput]:
         """Abort all requests; return their unreported tokens."""
-        written = self.cut()
+        outputs = self.cut()
         self._waiting.clear()
-        return written
+        return outputs
 
     def abort(self, lasting: Sequence[int]) -> None:
-        for name in lasting:
-            self._paused.pop(name, None)
+        for key in lasting:
+            self._paused.pop(key, None)
 
     def _reported(self) -> list[RequestOutput]:
-        due, self._due = self._due, []
-        return due
+        outputs, self._due = self._due, []
+        return outputs
 
     def _end(self) -> None:
         if self._decoding:
@@ -130,9 +130,9 @@ class ContinuousBatch:
 
     def _admit(self) -> None:
         """Let waiting requests join, or start a batch, if there are enough of them."""
-        going = len(self._rows)
-        room = min(len(self._waiting), self.max_rows - going)
-        if room <= 0 or room < JOIN_SHARE * going:
+        num_active = len(self._rows)
+        count = min(len(self._waiting), self.max_rows - num_active)
+        if count <= 0 or count < JOIN_SHARE * num_active:
             return
         if self._decoding and not self._decoding.open:
             self._end()
@@ -144,59 +144,59 @@ class ContinuousBatch:
         self._join(self._decoding)
 
     def _join(self, decoding: Decoding | StaticDecoding) -> None:
-        alike, behind = self._take()
-        requests = [*chain.from_iterable(alike.values()), *(request for request, _ in behind)]
+        by_ids, next_turns = self._take()
+        requests = [*chain.from_iterable(by_ids.values()), *(request for request, _ in next_turns)]
         if not requests:
             return
         for number, request in enumerate(requests, self._joined):
             self._rows[number] = _Row(request, [])
-        joined = decoding.join(
-            list(alike),
-            [len(same) for same in alike.values()],
+        outputs = decoding.join(
+            list(by_ids),
+            [len(group) for group in by_ids.values()],
             [request.room for request in requests],
-            [continued for _, continued in behind],
+            [continued for _, continued in next_turns],
             [number for number, request in enumerate(requests) if request.lasting is not None],
         )
-        self._take_in(joined)
+        self._take_in(outputs)
         self._joined += len(requests)
 
     def _take(self) -> tuple[dict[tuple[int, ...], list[Request]], list[tuple[Request, Continued]]]:
         """Take requests that fit from the queue: those to prefill, by ids, and continued ones."""
-        alike: dict[tuple[int, ...], list[Request]] = {}
-        behind: list[tuple[Request, Continued]] = []
+        by_ids: dict[tuple[int, ...], list[Request]] = {}
+        next_turns: list[tuple[Request, Continued]] = []
         sampling = (self._sampling.temperature, self._sampling.greedy)
         for _ in range(min(len(self._waiting), self.max_rows - len(self._rows))):
             request = self._waiting[0]
             if (request.temperature, request.greedy) != sampling:
                 break
             self._waiting.popleft()
-            if rest := self._paused_turn(request):
-                behind.append((request, Continued(rest.row, request.ids[rest.row.length :])))
+            if turn := self._paused_turn(request):
+                next_turns.append((request, Continued(turn.row, request.ids[turn.row.length :])))
             else:
-                alike.setdefault(request.ids, []).append(request)
-        return alike, behind
+                by_ids.setdefault(request.ids, []).append(request)
+        return by_ids, next_turns
 
     def _paused_turn(self, request: Request) -> _PausedTurn | None:
-        if request.lasting is None or (rest := self._paused.pop(request.lasting, None)) is None:
+        if request.lasting is None or (turn := self._paused.pop(request.lasting, None)) is None:
             return None
-        return rest if request.ids[: len(rest.ids)] == rest.ids else None
+        return turn if request.ids[: len(turn.ids)] == turn.ids else None
 
-    def _take_in(self, written: Sequence[RequestOutput]) -> None:
+    def _take_in(self, outputs: Sequence[RequestOutput]) -> None:
         """Name what rows sampled by their requests' numbers; ended rows are removed."""
-        for each in written:
-            row = self._rows[each.number]
-            row.ids += each.ids
-            if each.ids:
-                self._due.append(replace(each, number=row.request.number))
-            if each.finish is not None:
-                del self._rows[each.number]
-                self._keep_paused(row, each.number)
+        for output in outputs:
+            row = self._rows[output.number]
+            row.ids += output.ids
+            if output.ids:
+                self._due.append(replace(output, number=row.request.number))
+            if output.finish is not None:
+                del self._rows[output.number]
+                self._keep_paused(row, output.number)
 
     def _keep_paused(self, row: _Row, number: int) -> None:
         assert self._decoding is not None
-        paused = self._decoding.paused.pop(number, None)
-        if paused and row.request.lasting is not None:
-            self._paused[row.request.lasting] = _PausedTurn(row.all_ids, paused)
+        paused_row = self._decoding.paused.pop(number, None)
+        if paused_row and row.request.lasting is not None:
+            self._paused[row.request.lasting] = _PausedTurn(row.all_ids, paused_row)
 
 
 READ_COST = 0.3  # prefill of a token on a CPU, in decoding steps; negligible on a GPU
@@ -212,10 +212,10 @@ class ContinuousDecoding(ContinuousBatch):
     """
 
     def __init__(self, policy: Policy, settings: BackendSettings) -> None:
-        random = torch.Generator(draws_on(policy.device)).manual_seed(settings.seed)
+        generator = torch.Generator(draws_on(policy.device)).manual_seed(settings.seed)
         int8, graphs = settings.options.get("int8", False), settings.options.get("graphs", True)
         decoders = Decoders(eight_bits=int8, graphs=graphs)
-        super().__init__(policy, random, settings.max_rows, decoders)
+        super().__init__(policy, generator, settings.max_rows, decoders)
         self._folder = Path(settings.folder)
         self._update_in: int | None = None
         policy.version = load_into(policy.model, self._folder)
@@ -235,11 +235,11 @@ class ContinuousDecoding(ContinuousBatch):
 
     @torch.inference_mode()
     def step(self) -> list[RequestOutput]:
-        written = super().step()
+        outputs = super().step()
         if self._update_in is not None:
             self._update_in -= 1
-            written += self._load_when_due()
-        return written
+            outputs += self._load_when_due()
+        return outputs
 
     @torch.inference_mode()
     def update(self) -> list[RequestOutput]:
@@ -249,10 +249,10 @@ class ContinuousDecoding(ContinuousBatch):
 
     @torch.inference_mode()
     def pause(self) -> list[RequestOutput]:
-        written = super().pause()
+        outputs = super().pause()
         if self._update_in is not None:
             self._load_when_due()
-        return written
+        return outputs
 
     def sleep(self) -> None:
         self._decoders.release(self.policy)
@@ -271,7 +271,7 @@ class ContinuousDecoding(ContinuousBatch):
     def _load_when_due(self) -> list[RequestOutput]:
         if self.lengths and self._update_in:
             return []
-        written = self.cut()
+        outputs = self.cut()
         self.policy.version = load_into(self.policy.model, self._folder)
         self._update_in = None
-        return written
+        return outputs

@@ -145,18 +145,18 @@ class Decoding:
         completion. Completions of ``continued`` rows follow those of the prompts. ``lasting`` has
         the indices of completions to pause when they end, if the cache is joinable.
         """
-        written = self.flush()
-        added = self._read(prompts, [*counts, *[1] * len(continued)], caps, continued)
+        outputs = self.flush()
+        new_groups = self._read(prompts, [*counts, *[1] * len(continued)], caps, continued)
         if self._joinable:
             self._lasting.update(self._joined + number for number in lasting)
         self._joined += len(caps)
         self._last = max(self._last, self._steps + max(caps))
-        self._arrange(added)
-        return written
+        self._arrange(new_groups)
+        return outputs
 
     def step(self) -> list[RequestOutput]:
         """Sample one token per unfinished row; return what is due for a report."""
-        rows, written = self._rows, list[RequestOutput]()
+        rows, outputs = self._rows, list[RequestOutput]()
         assert rows is not None
         tokens, logprobs = sample_tokens(rows.logits, self._sampling, self._random)
         self._unsaved.append((tokens, logprobs))
@@ -164,58 +164,58 @@ class Decoding:
         self._unread = 1
         rows.ended |= (tokens == self._stop).any(-1) | (rows.last == self._steps)
         if self._on_cpu or self._steps % CHECK_EVERY_ON_GPU == 0 or self._steps == self._last:
-            left = len(rows) - int(rows.ended.sum())
-            if left < self.left:
-                written = self._report(rows.ended & ~rows.reported)
-                self.left = left
-            if not left:
+            remaining = len(rows) - int(rows.ended.sum())
+            if remaining < self.left:
+                outputs = self._report(rows.ended & ~rows.reported)
+                self.left = remaining
+            if not remaining:
                 self._rows, self._groups = None, []
-                return written
+                return outputs
             # Ended rows leave once that repays a copy of the cache.
-            if left <= COMPACT_BELOW * len(rows):
+            if remaining <= COMPACT_BELOW * len(rows):
                 tokens = tokens[self._arrange([])]
         if self._steps - self._reported_at == REPORT_EVERY:
-            written += self.flush()
+            outputs += self.flush()
         self._forward(tokens)
-        return written
+        return outputs
 
     def flush(self) -> list[RequestOutput]:
         """Return the unreported tokens of the rows in the batch."""
-        written = self._report(~self._rows.reported) if self._rows else []
+        outputs = self._report(~self._rows.reported) if self._rows else []
         self._unsaved.clear()
         self._reported_at = self._steps
-        return written
+        return outputs
 
-    def _report(self, which: Tensor) -> list[RequestOutput]:
+    def _report(self, selected: Tensor) -> list[RequestOutput]:
         rows = self._rows
         if rows is None or not self._unsaved:
             return []
         ids, logprobs = (torch.cat(each, 1) for each in zip(*self._unsaved, strict=True))
         self._unsaved = [(ids, logprobs)]
         rows.reported = rows.ended.clone()
-        columns = [each[which].tolist() for each in (rows.number, rows.last, ids, logprobs)]
-        written = [self._written(*row) for row in zip(*columns, strict=True)]
+        columns = [each[selected].tolist() for each in (rows.number, rows.last, ids, logprobs)]
+        outputs = [self._written(*row) for row in zip(*columns, strict=True)]
         if self._lasting:
-            self._pause(rows, which.nonzero().squeeze(-1).tolist(), written, ids.shape[1])
-        return written
+            self._pause(rows, selected.nonzero().squeeze(-1).tolist(), outputs, ids.shape[1])
+        return outputs
 
     def _pause(
-        self, rows: BatchRows, places: Sequence[int], written: Sequence[RequestOutput], sampled: int
+        self, rows: BatchRows, indices: Sequence[int], outputs: Sequence[RequestOutput], steps: int
     ) -> None:
         """Pause those of the reported rows that ended and may continue."""
-        over: dict[int, int] = {}
-        for place, each in zip(places, written, strict=True):
-            if each.finish is not None and each.number in self._lasting:
+        excess: dict[int, int] = {}
+        for index, output in zip(indices, outputs, strict=True):
+            if output.finish is not None and output.number in self._lasting:
                 # Tokens read after the end, and the end itself, which a continuation prefills.
-                over[place] = sampled - self._unread - len(each.ids) + 1
+                excess[index] = steps - self._unread - len(output.ids) + 1
         begin = 0
         for group in self._groups:
-            here = [place for place in over if begin <= place < begin + group.size]
-            if here:
-                chosen = self._tensor(here)
-                extra = self._tensor([over[place] for place in here])
-                paused = paused_rows(group.cache, chosen - begin, rows.position[chosen], extra)
-                self.paused |= zip(rows.number[chosen].tolist(), paused, strict=True)
+            in_group = [index for index in excess if begin <= index < begin + group.size]
+            if in_group:
+                selected = self._tensor(in_group)
+                extra = self._tensor([excess[index] for index in in_group])
+                paused = paused_rows(group.cache, selected - begin, rows.position[selected], extra)
+                self.paused |= zip(rows.number[selected].tolist(), paused, strict=True)
             begin += group.size
 
     def _written(self, row: int, last: int, ids: list[int], logprobs: list[float]) -> RequestOutput:
@@ -229,12 +229,12 @@ class Decoding:
         caps: Sequence[int],
         continued: Sequence[Continued],
     ) -> list[CacheGroupRows]:
-        begins = list(accumulate(counts, initial=0))
-        worth = PREFILL_WORTH if self._joinable else sys.maxsize
-        parts = []
-        for chosen, cache, logits, lengths in read_all(self._policy, prompts, continued, worth):
-            lines = self._tensor([line for line, n in enumerate(chosen) for _ in range(counts[n])])
-            numbers = [number for n in chosen for number in range(begins[n], begins[n + 1])]
+        offsets = list(accumulate(counts, initial=0))
+        cost = PREFILL_WORTH if self._joinable else sys.maxsize
+        groups = []
+        for indices, cache, logits, lengths in read_all(self._policy, prompts, continued, cost):
+            lines = self._tensor([line for line, n in enumerate(indices) for _ in range(counts[n])])
+            numbers = [number for n in indices for number in range(offsets[n], offsets[n + 1])]
             rows = BatchRows(
                 number=self._tensor(numbers) + self._joined,
                 last=self._tensor([caps[number] for number in numbers]) + self._steps,
@@ -243,27 +243,27 @@ class Decoding:
                 reported=torch.zeros_like(lines, dtype=torch.bool),
                 logits=logits[lines],
             )
-            parts.append(CacheGroupRows(cache, lines, rows, self._tensor([])))
-        return parts
+            groups.append(CacheGroupRows(cache, lines, rows, self._tensor([])))
+        return groups
 
-    def _arrange(self, added: Sequence[CacheGroupRows]) -> Tensor:
+    def _arrange(self, new_groups: Sequence[CacheGroupRows]) -> Tensor:
         """Remove ended rows and add new ones; return former places of those that stay."""
-        parts = [*self._staying(), *added]
+        parts = [*self._staying(), *new_groups]
         if self._fused is None and has_fused_step(self._policy.model, parts[0].cache):
             steps = self._last - self._steps
             self._fused = FusedDecoder(self._policy.model, steps, eight_bits=self._eight_bits)
-        worth = DECODE_WORTH if self._fused and self._on_cpu else sys.maxsize
+        cost = DECODE_WORTH if self._fused and self._on_cpu else sys.maxsize
         lengths = [int(part.rows.position.max()) for part in parts]
-        together = alike(lengths, worth, [len(part.lines) for part in parts])
-        members = [[parts[n] for n in chosen] for chosen in together]
+        groups = alike(lengths, cost, [len(part.lines) for part in parts])
+        members = [[parts[n] for n in indices] for indices in groups]
         self._groups = [self._cache_group(each) for each in members]
         ordered = [part for each in members for part in each]
         self._rows = BatchRows.of([part.rows for part in ordered])
         self.left = len(self._rows) - int(self._rows.ended.sum())
         self._look_ahead(self._rows)
-        kept = torch.cat([part.before for part in ordered])
-        self._unsaved = [(ids[kept], logprobs[kept]) for ids, logprobs in self._unsaved]
-        return kept
+        old_rows = torch.cat([part.before for part in ordered])
+        self._unsaved = [(ids[old_rows], logprobs[old_rows]) for ids, logprobs in self._unsaved]
+        return old_rows
 
     def _staying(self) -> list[CacheGroupRows]:
         """Return the current rows; ended ones leave once that repays a copy of the cache."""
@@ -271,15 +271,15 @@ class Decoding:
         begin = 0
         for group in self._groups:
             assert self._rows is not None
-            goes_on = ~self._rows.ended[begin : begin + group.size]
-            left = int(goes_on.sum())
-            if left <= COMPACT_BELOW * group.size:
-                lines = goes_on.nonzero().squeeze(-1)
+            active = ~self._rows.ended[begin : begin + group.size]
+            remaining = int(active.sum())
+            if remaining <= COMPACT_BELOW * group.size:
+                lines = active.nonzero().squeeze(-1)
             else:
                 lines = torch.arange(group.size, device=self._device)
-            if left:
-                before = begin + lines
-                parts.append(CacheGroupRows(group.cache, lines, self._rows[before], before))
+            if remaining:
+                old_rows = begin + lines
+                parts.append(CacheGroupRows(group.cache, lines, self._rows[old_rows], old_rows))
             begin += group.size
         return parts
 
@@ -288,25 +288,25 @@ class Decoding:
         for group in self._groups:
             if len(parts) == 1 and parts[0].cache is group.cache and size == group.size:
                 return group
-        shares = []
+        cache_rows = []
         for cache, lines, rows, _ in parts:
             first = cache.get_seq_length() - int(rows.position.max())
-            shares.append(CacheRows(cache, lines, first))
-        return CacheGroup(gathered(shares), size)
+            cache_rows.append(CacheRows(cache, lines, first))
+        return CacheGroup(gathered(cache_rows), size)
 
     def _look_ahead(self, rows: BatchRows) -> None:
-        ahead, dtype = self._last - self._steps, self._policy.model.dtype
-        places = torch.split(rows.position, [group.size for group in self._groups])
+        steps_left, dtype = self._last - self._steps, self._policy.model.dtype
+        positions = torch.split(rows.position, [group.size for group in self._groups])
         pasts: list[Past] = []
-        for group, position in zip(self._groups, places, strict=True):
+        for group, position in zip(self._groups, positions, strict=True):
             length = group.cache.get_seq_length()
             pads = (length - position)[:, None]
-            columns = torch.arange(length + ahead, device=self._device)
+            columns = torch.arange(length + steps_left, device=self._device)
             group.hidden = hidden = columns < pads if bool(pads.any()) else None
             bias = None if hidden is None else hidden[:, None, None].to(dtype) * HIDDEN
             pasts.append(Past(group.cache, group.size, bias))
         if self._fused:
-            self._fused.attach(pasts, int(rows.position.max()) + ahead)
+            self._fused.attach(pasts, int(rows.position.max()) + steps_left)
 
     def _forward(self, tokens: Tensor) -> None:
         rows = self._rows
@@ -315,8 +315,8 @@ class Decoding:
             rows.logits = self._fused.step(tokens, rows.position)
         else:
             (group,) = self._groups
-            seen = group.cache.get_seq_length() + 1
-            mask = None if group.hidden is None else (~group.hidden[:, :seen]).long()
+            length = group.cache.get_seq_length() + 1
+            mask = None if group.hidden is None else (~group.hidden[:, :length]).long()
             # Ended rows are decoded until they leave, and may exceed the context length.
             positions = rows.position.clamp(max=self._policy.context_length - 1)[:, None]
             rows.logits = logits_after(self._policy, tokens, mask, positions, group.cache)
@@ -356,8 +356,8 @@ class Decoders:
         """
         if policy.adapter is None:
             return policy
-        adapter, kept = self._merged or (None, None)
-        merged = policy.merged(kept if adapter is policy.adapter else None)
+        adapter, previous = self._merged or (None, None)
+        merged = policy.merged(previous if adapter is policy.adapter else None)
         self._merged = policy.adapter, merged
         return merged
 
@@ -404,6 +404,6 @@ class Decoders:
             self._merged = None
             return
         memory = torch.cuda.get_device_properties(policy.device).total_memory
-        held = self._step.bytes + (policy.adapter.merged_bytes if policy.adapter else 0)
-        if held > min(KEPT, KEPT_SHARE * memory):
+        size = self._step.bytes + (policy.adapter.merged_bytes if policy.adapter else 0)
+        if size > min(KEPT, KEPT_SHARE * memory):
             self._step = self._merged = None

@@ -65,12 +65,12 @@ class TransformersEngine(RolloutEngine):
     def generate(self, prompts: Prompts, n: int, sampling: Sampling) -> list[list[Sample]]:
         for prompt in prompts:
             self._policy.check_prompt(prompt)
-        random = self._random_for(sampling)
+        generator = self._random_for(sampling)
         samples: list[list[Sample]] = []
         try:
             while len(samples) < len(prompts):
                 start, count = len(samples), max(1, self._max_rows // n)
-                samples += self._within(prompts[start : start + count], n, sampling, random)
+                samples += self._within(prompts[start : start + count], n, sampling, generator)
         finally:
             if self._batch is None:
                 self._decoders.release(self._policy)
@@ -78,20 +78,20 @@ class TransformersEngine(RolloutEngine):
 
     def submit(self, trajectories: Sequence[SamplingRequest], sampling: Sampling) -> None:
         if self._batch is None:
-            merged, random = self._decoders.merged(self._policy), self._random_for(sampling)
-            self._batch = ContinuousBatch(merged, random, self._max_rows, self._decoders)
-        taken = {each.trajectory.key for each in self._pending.values()}
-        if len(taken | {each.key for each in trajectories}) < len(taken) + len(trajectories):
+            merged, generator = self._decoders.merged(self._policy), self._random_for(sampling)
+            self._batch = ContinuousBatch(merged, generator, self._max_rows, self._decoders)
+        keys = {each.trajectory.key for each in self._pending.values()}
+        if len(keys | {each.key for each in trajectories}) < len(keys) + len(trajectories):
             raise ValueError("there is a trajectory with one of these keys already")
-        wanted = [Pending.of(each, sampling, self._policy, streamed=True) for each in trajectories]
+        entries = [Pending.of(each, sampling, self._policy, streamed=True) for each in trajectories]
         requests = []
-        for number, pending in enumerate(wanted, self._submitted):
+        for number, pending in enumerate(entries, self._submitted):
             self._pending[number] = pending
             if (finish := pending.ended(self._policy)) is not None:
                 self._done(number, finish)
             else:
                 requests.append(pending.request(number))
-        self._submitted += len(wanted)
+        self._submitted += len(entries)
         self._lasting |= {each.key for each in trajectories if each.lasts}
         self._batch.submit(requests)
 
@@ -99,17 +99,17 @@ class TransformersEngine(RolloutEngine):
     def poll(self, seconds: float, stream: int = 0) -> list[tuple[int, Sample]]:
         deadline = time.monotonic() + seconds
         while not (self._finished[stream] or self._nudged.is_set()):
-            left = deadline - time.monotonic()
+            remaining = deadline - time.monotonic()
             if self._batch and self._batch.busy:
                 self._take(self._batch.step())
             else:
-                self._nudged.wait(max(0.0, left))
-            if left <= 0:
+                self._nudged.wait(max(0.0, remaining))
+            if remaining <= 0:
                 break
         self._nudged.clear()
-        finished = self._finished.pop(stream, [])
+        results = self._finished.pop(stream, [])
         self._release()
-        return finished
+        return results
 
     def abort(self, keys: Sequence[int]) -> None:
         self._lasting.difference_update(keys)
@@ -124,9 +124,9 @@ class TransformersEngine(RolloutEngine):
     def pause(self) -> list[tuple[int, Tokens]]:
         if self._batch:
             self._take(self._batch.pause())
-        left = [(each.trajectory.key, each.tokens) for each in self._pending.values()]
+        unfinished = [(each.trajectory.key, each.tokens) for each in self._pending.values()]
         self._pending.clear()
-        return left
+        return unfinished
 
     def update(self, policy: Policy) -> None:
         self._policy = policy
@@ -154,16 +154,16 @@ class TransformersEngine(RolloutEngine):
             return self._random
         return torch.Generator(draws_on(self._policy.device)).manual_seed(sampling.seed)
 
-    def _take(self, written: Sequence[RequestOutput]) -> None:
-        for each in written:
-            self._pending[each.number].added.append(each)
-            if each.finish is not None:
-                self._done(each.number, each.finish)
+    def _take(self, outputs: Sequence[RequestOutput]) -> None:
+        for output in outputs:
+            self._pending[output.number].added.append(output)
+            if output.finish is not None:
+                self._done(output.number, output.finish)
 
     def _done(self, number: int, finish: Finish) -> None:
         pending = self._pending.pop(number)
-        done = (pending.trajectory.key, pending.sample(self._policy, finish))
-        self._finished[pending.trajectory.stream].append(done)
+        result = (pending.trajectory.key, pending.sample(self._policy, finish))
+        self._finished[pending.trajectory.stream].append(result)
 
     def _release(self) -> None:
         """Drop merged weights and cache once no trajectory is active, unpolled or lasting."""
@@ -174,24 +174,24 @@ class TransformersEngine(RolloutEngine):
             self._decoders.release(self._policy)
 
     def _within(
-        self, prompts: Prompts, n: int, sampling: Sampling, random: torch.Generator
+        self, prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator
     ) -> list[list[Sample]]:
         """Sample one batch; nothing if memory runs out."""
         if n > self._max_rows:  # of a single prompt
             group: list[Sample] = []
             while len(group) < n:
                 count = min(self._max_rows, n - len(group))
-                group += chain(*self._within(prompts, count, sampling, random))
+                group += chain(*self._within(prompts, count, sampling, generator))
             return [group]
         samples: list[list[Sample]] = []
-        if ran_out(lambda: samples.extend(self._generate(prompts, n, sampling, random))):
+        if ran_out(lambda: samples.extend(self._generate(prompts, n, sampling, generator))):
             longest = max(map(len, prompts)) + sampling.max_new_tokens
             self._max_rows = self._decoders.fewer(self._policy, len(prompts) * n, longest)
         return samples
 
     @torch.inference_mode()
     def _generate(
-        self, prompts: Prompts, n: int, sampling: Sampling, random: torch.Generator
+        self, prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator
     ) -> list[list[Sample]]:
         policy, requests = self._policy, [SamplingRequest(0, tuple(each)) for each in prompts]
         rows = [
@@ -199,16 +199,16 @@ class TransformersEngine(RolloutEngine):
             for request in requests
             for _ in range(n)
         ]
-        beside = self._batch is not None
-        merged = policy.merged() if beside else self._decoders.merged(policy)
-        decoding = self._decoders.open(merged, sampling, random, beside=beside)
-        written = decoding.join(prompts, [n] * len(prompts), [row.cap for row in rows])
+        concurrent = self._batch is not None
+        merged = policy.merged() if concurrent else self._decoders.merged(policy)
+        decoding = self._decoders.open(merged, sampling, generator, beside=concurrent)
+        outputs = decoding.join(prompts, [n] * len(prompts), [row.cap for row in rows])
         while decoding.left:
-            written += decoding.step()
-        ends: dict[int, Finish] = {}
-        for each in written:
+            outputs += decoding.step()
+        finishes: dict[int, Finish] = {}
+        for each in outputs:
             rows[each.number].added.append(each)
             if each.finish is not None:
-                ends[each.number] = each.finish
-        samples = [row.sample(policy, ends[number]) for number, row in enumerate(rows)]
+                finishes[each.number] = each.finish
+        samples = [row.sample(policy, finishes[number]) for number, row in enumerate(rows)]
         return [samples[start : start + n] for start in range(0, len(samples), n)]

@@ -53,11 +53,11 @@ class Rounded(NamedTuple):
 
 def rounded(weight: Tensor, steps: int | None = None) -> Rounded:
     """Copy a matrix in 8 bits, by default with this CPU's :func:`weight_steps`."""
-    whole = weight.detach().float()
-    step = whole.abs().amax(1).clamp_(min=LEAST).div_(steps or weight_steps())
-    signed = (whole / step[:, None]).round_().to(torch.int8)
-    laid_out = torch.ops.onednn.qlinear_prepack(signed, None)
-    return Rounded(laid_out, step, torch.zeros(len(step), dtype=torch.int64))
+    matrix = weight.detach().float()
+    step = matrix.abs().amax(1).clamp_(min=LEAST).div_(steps or weight_steps())
+    quantized = (matrix / step[:, None]).round_().to(torch.int8)
+    prepacked = torch.ops.onednn.qlinear_prepack(quantized, None)
+    return Rounded(prepacked, step, torch.zeros(len(step), dtype=torch.int64))
 
 
 @cache
@@ -78,14 +78,14 @@ def exact(steps: int) -> bool:
 
 def rounded_product(x: Tensor, weight: Rounded, bias: Tensor | None) -> Tensor:
     """Return ``x W^T + b`` in the dtype of ``x [B, I]``; ``W`` is :func:`rounded`."""
-    whole = x.float()
-    most = whole.abs().amax(1, keepdim=True).clamp_(min=LEAST)
+    inputs = x.float()
+    max_abs = inputs.abs().amax(1, keepdim=True).clamp_(min=LEAST)
     # The cast truncates; adding 0.5 makes it round.
-    unsigned = (whole * (STEPS / most)).add_(ZERO + 0.5).to(torch.uint8)
+    quantized = (inputs * (STEPS / max_abs)).add_(ZERO + 0.5).to(torch.uint8)
     product: Tensor = torch.ops.onednn.qlinear_pointwise(
-        unsigned, 1.0, ZERO, *weight, None, 1.0, 0, torch.float32, "none", [], ""
+        quantized, 1.0, ZERO, *weight, None, 1.0, 0, torch.float32, "none", [], ""
     )
-    product = product.mul_(most / STEPS).to(x.dtype)
+    product = product.mul_(max_abs / STEPS).to(x.dtype)
     return product if bias is None else product + bias
 
 
@@ -95,8 +95,8 @@ def check_rounding(policy: Policy) -> None:
         raise _refused(f"it is for CPUs, and the policy is on {policy.device.type}")
     model = policy.merged().model
     if not has_fused_step(model, growing_cache(model.config)):
-        known = ", ".join(each.__name__.removesuffix("ForCausalLM") for each in ARCHITECTURES)
-        raise _refused(f"{type(model).__name__} is not one of {known} in their plain form")
+        supported = ", ".join(each.__name__.removesuffix("ForCausalLM") for each in ARCHITECTURES)
+        raise _refused(f"{type(model).__name__} is not one of {supported} in their plain form")
     check_processor()
 
 
@@ -116,13 +116,13 @@ def share_of_float32() -> float:
     with torch.random.fork_rng(devices=[]), torch.inference_mode():
         x = torch.randn(PROBED_ROWS, PROBED_SIZE)
         weight = torch.randn(PROBED_SIZE, PROBED_SIZE)
-        bytes_, whole = rounded(weight), product_of(weight)
-        ours, theirs = partial(rounded_product, x, bytes_, None), partial(whole, x, weight, None)
-        return share_of_time(ours, theirs)
+        matrix, product = rounded(weight), product_of(weight)
+        int8, float32 = partial(rounded_product, x, matrix, None), partial(product, x, weight, None)
+        return share_of_time(int8, float32)
 
 
-def _refused(why: str) -> ConfigError:
-    return ConfigError("engine.backend_options", {"int8": True}, f"Remove int8: {why}.")
+def _refused(reason: str) -> ConfigError:
+    return ConfigError("engine.backend_options", {"int8": True}, f"Remove int8: {reason}.")
 
 
 PACKED_STEPS = 16  # fewer steps do not repay a copy of the weights in oneDNN's layout
@@ -192,15 +192,15 @@ class FusedDecoder:
         """Return logits ``[B, V]`` after int64 ``tokens [B, 1]`` at ``positions [B]``."""
         hidden = embedding(tokens.squeeze(-1), self._embeddings)
         cos, sin = self._cos[positions, None], self._sin[positions, None]
-        looks = []
+        row_biases = []
         begin = 0
         for past, rows, bias in self._pasts:
-            seen = past.get_seq_length() + 1
-            at = slice(begin, begin + rows)
-            looks.append((at, None if bias is None else bias[..., :seen]))
+            length = past.get_seq_length() + 1
+            span = slice(begin, begin + rows)
+            row_biases.append((span, None if bias is None else bias[..., :length]))
             begin += rows
         for layer in self._layers:
-            hidden = layer.step(hidden, cos, sin, looks)
+            hidden = layer.step(hidden, cos, sin, row_biases)
         return self._head(normalized(hidden, self._norm))
 
 
@@ -218,9 +218,9 @@ def head_norm(attention: Any) -> Tensor | None:
     """Return the weights of Qwen 3's normalization, a row for each head of Q and K."""
     if getattr(attention, "q_norm", None) is None:
         return None
-    parts = (attention.q_norm, attention.q_proj), (attention.k_norm, attention.k_proj)
+    pairs = (attention.q_norm, attention.q_proj), (attention.k_norm, attention.k_proj)
     size = attention.head_dim
-    return torch.cat([norm.weight.expand(len(p.weight) // size, -1) for norm, p in parts])
+    return torch.cat([norm.weight.expand(len(p.weight) // size, -1) for norm, p in pairs])
 
 
 class Copy(Enum):
@@ -241,8 +241,8 @@ class _Projection:
         self._product: Callable[[Tensor, Any, Tensor | None], Tensor] = product_of(self.weight)
         if copy is Copy.EIGHT_BITS:
             self.weight, self._product = rounded(self.weight), rounded_product
-        elif copy is Copy.LAID_OUT and (laid_out := packed(self.weight)) is not None:
-            self.weight, self._product = laid_out, packed_product
+        elif copy is Copy.LAID_OUT and (prepacked := packed(self.weight)) is not None:
+            self.weight, self._product = prepacked, packed_product
         self._fuses_sums = self._product is torch.nn.functional.linear
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -287,17 +287,17 @@ class _Layer:
         """Map ``[B, hidden]``, given ``cos, sin [B, 1, D]`` and each past's rows and bias."""
         rows, size = len(hidden), self._size
         x = self._qkv(normalized(hidden, self._before)).view(rows, -1, size)
-        both, value = x[:, : self._rotated], x[:, self._rotated :]
+        qk, value = x[:, : self._rotated], x[:, self._rotated :]
         if self._head_norm is not None:
-            both = rms_norm(both, (size,), None, self._epsilon) * self._head_norm
-        both = torch.addcmul(both * cos, both.roll(size // 2, -1), sin)
-        query = both[:, : self._heads].reshape(rows, -1, self._groups, size)
-        mixed = []
-        for past, (at, bias) in zip(self.pasts, looks, strict=True):
-            keys, values = past.update(both[at, self._heads :, None], value[at, :, None])
-            mixed.append(_attend(query[at], keys, values, bias, self._scale))
-        looked = mixed[0] if len(mixed) == 1 else torch.cat(mixed)
-        hidden = self._o.added_to(hidden, looked.reshape(rows, -1))
+            qk = rms_norm(qk, (size,), None, self._epsilon) * self._head_norm
+        qk = torch.addcmul(qk * cos, qk.roll(size // 2, -1), sin)
+        query = qk[:, : self._heads].reshape(rows, -1, self._groups, size)
+        outputs = []
+        for past, (span, bias) in zip(self.pasts, looks, strict=True):
+            keys, values = past.update(qk[span, self._heads :, None], value[span, :, None])
+            outputs.append(_attend(query[span], keys, values, bias, self._scale))
+        attended = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+        hidden = self._o.added_to(hidden, attended.reshape(rows, -1))
         x = normalized(hidden, self._between)
         return self._down.added_to(hidden, silu(self._gate(x)) * self._up(x))
 

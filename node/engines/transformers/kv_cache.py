@@ -36,11 +36,11 @@ class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         # Inherited operations may have replaced these views with the keys of other rows.
         replaced = self.keys is not self._shown
         if self._room is None or replaced or end > self._room[0].shape[-2]:
-            room = _room(key_states, end), _room(value_states, end)
+            buffers = _room(key_states, end), _room(value_states, end)
             if self.keys is not None and self.values is not None:
-                room[0][..., :start, :] = self.keys
-                room[1][..., :start, :] = self.values
-            self._room = room
+                buffers[0][..., :start, :] = self.keys
+                buffers[1][..., :start, :] = self.values
+            self._room = buffers
             self.is_initialized = True
         keys, values = self._room
         keys[..., start:end, :] = key_states
@@ -59,11 +59,11 @@ class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         assert keys is not None and values is not None
         length = keys.shape[-2]
         columns = torch.arange(length, device=keys.device)
-        places = (columns - by[:, None]).clamp_(0)[:, None, :, None]
-        room = _room(keys, length), _room(values, length)
-        for moved, past in zip(room, (keys, values), strict=True):
-            moved[..., :length, :] = past.take_along_dim(places, -2)
-        self._room = room
+        sources = (columns - by[:, None]).clamp_(0)[:, None, :, None]
+        buffers = _room(keys, length), _room(values, length)
+        for target, source in zip(buffers, (keys, values), strict=True):
+            target[..., :length, :] = source.take_along_dim(sources, -2)
+        self._room = buffers
         self._show(length)
 
     @classmethod
@@ -116,14 +116,14 @@ def gathered(shares: Sequence[CacheRows]) -> DynamicCache:
         return first
     rows = sum(len(share.rows) for share in shares)
     tokens = max(share.cache.get_seq_length() - share.first for share in shares)
-    whole = DynamicCache()
-    whole.layers = [
+    combined = DynamicCache()
+    combined.layers = [
         GrowingLayer.of(
             [(cast(GrowingLayer, share.cache.layers[n]), share) for share in shares], rows, tokens
         )
         for n in range(len(first.layers))
     ]
-    return whole
+    return combined
 
 
 def aligned(cache: DynamicCache, over: Tensor) -> None:
@@ -134,14 +134,14 @@ def aligned(cache: DynamicCache, over: Tensor) -> None:
 
 
 def _gathered(parts: Sequence[tuple[Tensor, CacheRows]], rows: int, tokens: int) -> Tensor:
-    whole = _room(parts[0][0], tokens, rows)
-    places = iter(torch.split(whole, [len(share.rows) for _, share in parts]))
+    combined = _room(parts[0][0], tokens, rows)
+    targets = iter(torch.split(combined, [len(share.rows) for _, share in parts]))
     for past, share in parts:
-        taken, place = past[..., share.first :, :], next(places)
-        begin = tokens - taken.shape[-2]
-        place[..., :begin, :] = 0.0
-        place[..., begin:tokens, :] = taken[share.rows]
-    return whole
+        source, target = past[..., share.first :, :], next(targets)
+        begin = tokens - source.shape[-2]
+        target[..., :begin, :] = 0.0
+        target[..., begin:tokens, :] = source[share.rows]
+    return combined
 
 
 def _room(like: Tensor, tokens: int, rows: int | None = None) -> Tensor:
@@ -159,23 +159,23 @@ def alike(lengths: Sequence[int], worth: int, rows: Sequence[int] | None = None)
     """
     rows = rows or [1] * len(lengths)
     order = sorted(range(len(lengths)), key=lambda n: -lengths[n])
-    lists: list[list[int]] = [[]]
-    left = sum(rows)
+    groups: list[list[int]] = [[]]
+    remaining = sum(rows)
     for n in order:
-        longest = lengths[lists[-1][0]] if lists[-1] else lengths[n]
-        if 2 * lengths[n] <= longest and left * (longest - lengths[n]) >= worth:
-            lists.append([])
-        lists[-1].append(n)
-        left -= rows[n]
-    return lists if len(lists) > 1 else [list(range(len(lengths)))]
+        longest = lengths[groups[-1][0]] if groups[-1] else lengths[n]
+        if 2 * lengths[n] <= longest and remaining * (longest - lengths[n]) >= worth:
+            groups.append([])
+        groups[-1].append(n)
+        remaining -= rows[n]
+    return groups if len(groups) > 1 else [list(range(len(lengths)))]
 
 
 def _passes(lengths: Sequence[int], worth: int) -> Iterator[list[int]]:
     """Divide texts among forward passes; ``sys.maxsize`` for ``worth`` means a single one."""
-    for chosen in alike(lengths, worth) if lengths else ():
-        most = max(1, MOST_READ // max(lengths[n] for n in chosen))
-        most = len(chosen) if worth == sys.maxsize else most
-        yield from (chosen[n : n + most] for n in range(0, len(chosen), most))
+    for indices in alike(lengths, worth) if lengths else ():
+        limit = max(1, MOST_READ // max(lengths[n] for n in indices))
+        limit = len(indices) if worth == sys.maxsize else limit
+        yield from (indices[n : n + limit] for n in range(0, len(indices), limit))
 
 
 class ReadPrompts(NamedTuple):
@@ -202,16 +202,16 @@ def logits_after(
     return cast(Tensor, output.logits[:, -1])
 
 
-def _prefill(policy: Policy, which: list[int], prompts: Prompts) -> ReadPrompts:
-    fill, longest, device = policy.pad_id, max(map(len, prompts)), policy.device
-    padded = [[fill] * (longest - len(each)) + list(each) for each in prompts]
+def _prefill(policy: Policy, indices: list[int], prompts: Prompts) -> ReadPrompts:
+    pad_id, longest, device = policy.pad_id, max(map(len, prompts)), policy.device
+    padded = [[pad_id] * (longest - len(each)) + list(each) for each in prompts]
     lengths = torch.tensor([len(each) for each in prompts], device=device)
     positions = torch.arange(longest, device=device) - (longest - lengths)[:, None]
     mask = (positions >= 0).long() if bool((positions < 0).any()) else None
     cache = growing_cache(policy.model.config)
     ids = torch.tensor(padded, device=device)
     logits = logits_after(policy, ids, mask, positions.clamp_(0), cache)
-    return ReadPrompts(which, cache, logits, lengths)
+    return ReadPrompts(indices, cache, logits, lengths)
 
 
 def read_all(
@@ -221,14 +221,14 @@ def read_all(
 
     Those of similar length are read together; see :func:`alike` for ``worth``.
     """
-    done = [
-        _prefill(policy, chosen, [prompts[n] for n in chosen])
-        for chosen in _passes(list(map(len, prompts)), worth)
+    batches = [
+        _prefill(policy, indices, [prompts[n] for n in indices])
+        for indices in _passes(list(map(len, prompts)), worth)
     ]
-    for chosen in _passes([len(each.ids) for each in continued], worth):
-        read = _prefill_continued(policy, chosen, [continued[n] for n in chosen])
-        done.append(read._replace(which=[len(prompts) + n for n in read.which]))
-    return done
+    for indices in _passes([len(each.ids) for each in continued], worth):
+        batch = _prefill_continued(policy, indices, [continued[n] for n in indices])
+        batches.append(batch._replace(which=[len(prompts) + n for n in batch.which]))
+    return batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,49 +253,49 @@ def paused_rows(cache: DynamicCache, lines: Tensor, read: Tensor, over: Tensor) 
     All int64 ``[R]``: row indices, the cached tokens that were ``read``, and how many of the last
     ones to drop (``over``).
     """
-    kept = gathered([CacheRows(cache, lines, cache.get_seq_length() - int(read.max()))])
-    aligned(kept, over)
-    return [PausedRow(kept, line, n) for line, n in enumerate((read - over).tolist())]
+    row_cache = gathered([CacheRows(cache, lines, cache.get_seq_length() - int(read.max()))])
+    aligned(row_cache, over)
+    return [PausedRow(row_cache, line, n) for line, n in enumerate((read - over).tolist())]
 
 
 def _prefill_continued(policy: Policy, which: list[int], rows: Sequence[Continued]) -> ReadPrompts:
     device = policy.device
-    shares, order = _shares([row for row, _ in rows], device)
+    cache_rows, order = _shares([row for row, _ in rows], device)
     rows = [rows[n] for n in order]
-    cache = gathered(shares)
-    before = cache.get_seq_length()
-    read = torch.tensor([row.length for row, _ in rows], device=device)
-    more = torch.tensor([len(ids) for _, ids in rows], device=device)
-    longest = int(more.max())
+    cache = gathered(cache_rows)
+    past = cache.get_seq_length()
+    lengths = torch.tensor([row.length for row, _ in rows], device=device)
+    new_tokens = torch.tensor([len(ids) for _, ids in rows], device=device)
+    longest = int(new_tokens.max())
     padded = [[*ids, *[policy.pad_id] * (longest - len(ids))] for _, ids in rows]
-    columns = torch.arange(before + longest, device=device)
-    own = (columns >= before - read[:, None]) & (columns < before + more[:, None])
-    positions = read[:, None] + torch.arange(longest, device=device)
-    ends = more - 1
+    columns = torch.arange(past + longest, device=device)
+    mask = (columns >= past - lengths[:, None]) & (columns < past + new_tokens[:, None])
+    positions = lengths[:, None] + torch.arange(longest, device=device)
+    ends = new_tokens - 1
     kept = torch.unique(ends)
     output: Any = policy.model(
         input_ids=torch.tensor(padded, device=device),
-        attention_mask=own.long(),
+        attention_mask=mask.long(),
         position_ids=positions.clamp_(max=policy.context_length - 1),
         past_key_values=cache,
         use_cache=True,
         logits_to_keep=kept,
     )
     # Some models ignore ``logits_to_keep`` and return the logits of every token.
-    places = ends if output.logits.shape[1] == longest else torch.searchsorted(kept, ends)
-    logits = output.logits[torch.arange(len(rows), device=device), places]
-    aligned(cache, longest - more)
-    return ReadPrompts([which[n] for n in order], cache, logits, read + more)
+    end_index = ends if output.logits.shape[1] == longest else torch.searchsorted(kept, ends)
+    logits = output.logits[torch.arange(len(rows), device=device), end_index]
+    aligned(cache, longest - new_tokens)
+    return ReadPrompts([which[n] for n in order], cache, logits, lengths + new_tokens)
 
 
 def _shares(rows: Sequence[PausedRow], device: torch.device) -> tuple[list[CacheRows], list[int]]:
-    together: dict[int, list[int]] = {}
+    by_cache: dict[int, list[int]] = {}
     for number, row in enumerate(rows):
-        together.setdefault(id(row.cache), []).append(number)
-    shares = []
-    for numbers in together.values():
-        cache = rows[numbers[0]].cache
-        lines = torch.tensor([rows[n].line for n in numbers], device=device)
-        longest = max(rows[n].length for n in numbers)
-        shares.append(CacheRows(cache, lines, cache.get_seq_length() - longest))
-    return shares, [n for numbers in together.values() for n in numbers]
+        by_cache.setdefault(id(row.cache), []).append(number)
+    cache_rows = []
+    for indices in by_cache.values():
+        cache = rows[indices[0]].cache
+        lines = torch.tensor([rows[n].line for n in indices], device=device)
+        longest = max(rows[n].length for n in indices)
+        cache_rows.append(CacheRows(cache, lines, cache.get_seq_length() - longest))
+    return cache_rows, [n for indices in by_cache.values() for n in indices]

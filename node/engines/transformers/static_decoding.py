@@ -77,7 +77,7 @@ class StaticDecoding:
 
         As in :meth:`node.engines.transformers.decoding.Decoding.join`.
         """
-        written = self.flush()
+        outputs = self.flush()
         self._lasting.update(self._joined + number for number in lasting)
         counts = [*counts, *[1] * len(continued)]
         lengths = [*map(len, prompts), *(each.row.length + len(each.ids) for each in continued)]
@@ -86,19 +86,19 @@ class StaticDecoding:
             _Row(self._joined + number, lengths[n], self._steps, caps[number])
             for number, n in enumerate(owners)
         ]
-        free = len(self._rows)
+        first_free = len(self._rows)
         longest = max(row.begin + row.cap for row in rows)
-        self._step.reserve(row_bucket(free + len(rows)), longest, keep=free > 0)
-        begins = [free + first for first in accumulate(counts, initial=0)]
-        done = read_all(self._policy, prompts, continued, PREFILL_WORTH)
-        for which, cache, logits, tokens in done:
-            lines = self._tensor([line for line, n in enumerate(which) for _ in range(counts[n])])
-            slots = self._tensor([s for n in which for s in range(begins[n], begins[n + 1])])
-            self._step.load(slots, cache, lines, tokens[lines])
+        self._step.reserve(row_bucket(first_free + len(rows)), longest, keep=first_free > 0)
+        offsets = [first_free + first for first in accumulate(counts, initial=0)]
+        batches = read_all(self._policy, prompts, continued, PREFILL_WORTH)
+        for indices, cache, logits, num_tokens in batches:
+            lines = self._tensor([line for line, n in enumerate(indices) for _ in range(counts[n])])
+            slots = self._tensor([s for n in indices for s in range(offsets[n], offsets[n + 1])])
+            self._step.load(slots, cache, lines, num_tokens[lines])
             self._step.slots.logits[slots] = logits[lines]
         self._rows += rows
         self._joined += len(rows)
-        return written
+        return outputs
 
     def step(self) -> list[RequestOutput]:
         """Sample one token per row; return what is due for a report."""
@@ -116,35 +116,35 @@ class StaticDecoding:
         """Return the unreported tokens of the rows in the batch."""
         if self._steps == self._reported:
             return []
-        written = self._look()
-        written += self._report(range(len(self._rows)))
+        outputs = self._look()
+        outputs += self._report(range(len(self._rows)))
         self._step.slots.column.zero_()
         self._reported = self._steps
-        return written
+        return outputs
 
     def _look(self) -> list[RequestOutput]:
         """Report the rows that have ended, and let them leave."""
-        written = self._step.slots.ids[: len(self._rows), : self._steps - self._reported]
-        stopped = torch.isin(written, self._stop).any(-1).tolist()
-        over = [
+        ids = self._step.slots.ids[: len(self._rows), : self._steps - self._reported]
+        stopped = torch.isin(ids, self._stop).any(-1).tolist()
+        slots = [
             slot for slot, row in enumerate(self._rows) if stopped[slot] or row.last <= self._steps
         ]
-        if not over:
+        if not slots:
             return []
-        reported = self._report(over)
-        self._pause([slot for slot in over if self._rows[slot].number in self._lasting])
-        self._leave(set(over))
-        return reported
+        outputs = self._report(slots)
+        self._pause([slot for slot in slots if self._rows[slot].number in self._lasting])
+        self._leave(set(slots))
+        return outputs
 
-    def _report(self, which: Sequence[int]) -> list[RequestOutput]:
-        sampled = self._steps - self._reported
-        if not which or not sampled:
+    def _report(self, indices: Sequence[int]) -> list[RequestOutput]:
+        num_tokens = self._steps - self._reported
+        if not indices or not num_tokens:
             return []
-        slots, chosen = self._step.slots, self._tensor(which)
-        columns = [each[chosen, :sampled].tolist() for each in (slots.ids, slots.logprobs)]
+        slots, selected = self._step.slots, self._tensor(indices)
+        columns = [each[selected, :num_tokens].tolist() for each in (slots.ids, slots.logprobs)]
         return [
             self._written(self._rows[slot], ids, logprobs)
-            for slot, ids, logprobs in zip(which, *columns, strict=True)
+            for slot, ids, logprobs in zip(indices, *columns, strict=True)
         ]
 
     def _written(self, row: _Row, ids: list[int], logprobs: list[float]) -> RequestOutput:
@@ -152,27 +152,27 @@ class StaticDecoding:
         row.written += ids
         return RequestOutput(row.number, ids, logprobs[: len(ids)], self._policy.version, finish)
 
-    def _pause(self, over: Sequence[int]) -> None:
+    def _pause(self, slots: Sequence[int]) -> None:
         """Keep the caches of rows that may continue, without their last token."""
-        if over:
-            lengths = [self._rows[slot].begin + len(self._rows[slot].written) - 1 for slot in over]
-            cache = self._step.copied(self._tensor(over), self._tensor(lengths))
-            for line, (slot, length) in enumerate(zip(over, lengths, strict=True)):
+        if slots:
+            lengths = [self._rows[slot].begin + len(self._rows[slot].written) - 1 for slot in slots]
+            cache = self._step.copied(self._tensor(slots), self._tensor(lengths))
+            for line, (slot, length) in enumerate(zip(slots, lengths, strict=True)):
                 self.paused[self._rows[slot].number] = PausedRow(cache, line, length)
 
-    def _leave(self, over: set[int]) -> None:
+    def _leave(self, slots: set[int]) -> None:
         """Give up slots; rows behind them move there."""
-        left = len(self._rows) - len(over)
-        free = [slot for slot in sorted(over) if slot < left]
-        moving = [slot for slot in range(left, len(self._rows)) if slot not in over]
-        if moving:
-            rows = [self._rows[slot] for slot in moving]
+        remaining = len(self._rows) - len(slots)
+        targets = [slot for slot in sorted(slots) if slot < remaining]
+        sources = [slot for slot in range(remaining, len(self._rows)) if slot not in slots]
+        if sources:
+            rows = [self._rows[slot] for slot in sources]
             longest = self._steps + max(row.begin - row.joined for row in rows)
             length = min(length_bucket(longest), self._step.capacity)
-            self._step.move(self._tensor(moving), self._tensor(free), length)
-        for source, to in zip(moving, free, strict=True):
-            self._rows[to] = self._rows[source]
-        del self._rows[left:]
+            self._step.move(self._tensor(sources), self._tensor(targets), length)
+        for source, target in zip(sources, targets, strict=True):
+            self._rows[target] = self._rows[source]
+        del self._rows[remaining:]
 
     def _tensor(self, values: Sequence[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self._device)

@@ -51,13 +51,13 @@ def tokens_at(logits: Tensor, sampling: Sampling, point: Tensor | None) -> tuple
     logits = logits.float()
     if sampling.temperature != 1.0:
         logits = logits / sampling.temperature
-    distribution = logits.log_softmax(-1)
+    logprobs = logits.log_softmax(-1)
     if point is None or sampling.greedy:
-        tokens = distribution.argmax(-1, keepdim=True)
+        tokens = logprobs.argmax(-1, keepdim=True)
     else:
-        drawn = distribution.exp().to(point.device)
-        tokens = _inverted(drawn, point).clamp_(max=logits.shape[-1] - 1).to(logits.device)
-    return tokens, distribution.gather(-1, tokens)
+        probs = logprobs.exp().to(point.device)
+        tokens = _inverted(probs, point).clamp_(max=logits.shape[-1] - 1).to(logits.device)
+    return tokens, logprobs.gather(-1, tokens)
 
 
 def _inverted(drawn: Tensor, point: Tensor) -> Tensor:
@@ -67,12 +67,12 @@ def _inverted(drawn: Tensor, point: Tensor) -> Tensor:
         return torch.searchsorted(sums, point * sums[:, -1:], right=True)
     blocks = pad(drawn, (0, -drawn.shape[-1] % BLOCK)).view(len(drawn), -1, BLOCK)
     sums = blocks.sum(-1, dtype=torch.float64).cumsum(-1)
-    sought = point * sums[:, -1:]
-    chosen = torch.searchsorted(sums, sought, right=True).clamp_(max=sums.shape[-1] - 1)
-    within = blocks.gather(1, chosen[..., None].expand(-1, -1, BLOCK)).squeeze(1)
-    before = pad(sums, (1, 0)).gather(1, chosen)
-    place = torch.searchsorted(within.cumsum(-1, dtype=torch.float64), sought - before, right=True)
-    return chosen * BLOCK + place.clamp_(max=BLOCK - 1)
+    target = point * sums[:, -1:]
+    block_ids = torch.searchsorted(sums, target, right=True).clamp_(max=sums.shape[-1] - 1)
+    block = blocks.gather(1, block_ids[..., None].expand(-1, -1, BLOCK)).squeeze(1)
+    prior = pad(sums, (1, 0)).gather(1, block_ids)
+    offset = torch.searchsorted(block.cumsum(-1, dtype=torch.float64), target - prior, right=True)
+    return block_ids * BLOCK + offset.clamp_(max=BLOCK - 1)
 
 
 def cut_at_end(ids: list[int], room: int, stop_ids: Sequence[int]) -> Finish | None:
@@ -82,9 +82,9 @@ def cut_at_end(ids: list[int], room: int, stop_ids: Sequence[int]) -> Finish | N
     """
     finish = Finish.LENGTH if room <= len(ids) else None
     del ids[room:]
-    for at, token in enumerate(ids, 1):
+    for end, token in enumerate(ids, 1):
         if token in stop_ids:
-            del ids[at:]
+            del ids[end:]
             return Finish.STOP
     return finish
 
@@ -159,21 +159,21 @@ class Layer:
         rows, rotated = len(hidden), self.heads + self.kv_heads
         x = linear(normalized(hidden, self.before), self.qkv.weight, self.qkv.bias)
         x = x.view(rows, -1, self.size)
-        both = x[:, :rotated]
+        qk = x[:, :rotated]
         if self.head_norm is not None:
             epsilon = self._attention.q_norm.variance_epsilon
-            both = rms_norm(both, (self.size,), None, epsilon) * self.head_norm
-        both = torch.bmm(both, look.turn)
+            qk = rms_norm(qk, (self.size,), None, epsilon) * self.head_norm
+        qk = torch.bmm(qk, look.turn)
         keys, values = cache.unbind()
-        keys[look.slots, :, look.position] = both[:, self.heads :]
+        keys[look.slots, :, look.position] = qk[:, self.heads :]
         values[look.slots, :, look.position] = x[:, rotated:]
-        seen = look.bias.shape[-1]
-        queries = both[:, : self.heads].view(rows, self.kv_heads, self.groups, self.size)
-        keys, values = keys[:, :, :seen], values[:, :, :seen]
-        looked = scaled_dot_product_attention(
+        length = look.bias.shape[-1]
+        queries = qk[:, : self.heads].view(rows, self.kv_heads, self.groups, self.size)
+        keys, values = keys[:, :, :length], values[:, :, :length]
+        attended = scaled_dot_product_attention(
             queries, keys, values, attn_mask=look.bias, scale=self.scale
         )
-        hidden = _added(hidden, looked.reshape(rows, -1), self.o)
+        hidden = _added(hidden, attended.reshape(rows, -1), self.o)
         x = normalized(hidden, self.between)
         if self.gate_up is None:
             gate, up = self.gate(x), self.up(x)
@@ -195,9 +195,9 @@ def _addresses(model: PreTrainedModel) -> list[int]:
     return [parameter.data_ptr() for parameter in model.parameters()]
 
 
-def _added(hidden: Tensor, x: Tensor, part: Any) -> Tensor:
-    total = torch.addmm(hidden, x, part.weight.t())
-    return total if part.bias is None else total + part.bias
+def _added(hidden: Tensor, x: Tensor, layer: Any) -> Tensor:
+    total = torch.addmm(hidden, x, layer.weight.t())
+    return total if layer.bias is None else total + layer.bias
 
 
 @dataclass(slots=True)
@@ -275,34 +275,34 @@ class StaticStep:
 
     def reserve(self, rows: int, length: int, *, keep: bool = True) -> None:
         """Make room for so many rows and tokens; ``keep`` what the slots hold."""
-        have = self.slots
-        if rows <= len(have.position) and length <= self.capacity:
+        current = self.slots
+        if rows <= len(current.position) and length <= self.capacity:
             return
-        rows = max(row_bucket(rows), len(have.position))
+        rows = max(row_bucket(rows), len(current.position))
         length = max(length_bucket(length), self.capacity)
         self._forget()
         if not keep:
-            self.slots = have = self._empty(0, 0)  # Its memory is free before there is more.
+            self.slots = current = self._empty(0, 0)  # Its memory is free before there is more.
         self.slots = slots = self._empty(rows, length)
         self._columns = torch.arange(length, device=self._device)
         angles = rotations(self._rotate, self._embeddings, self._columns)
         self.angles = torch.stack(angles)[:, :, None]
-        slots.column.copy_(have.column)
-        for new, old in zip(slots.rows, have.rows, strict=True):
+        slots.column.copy_(current.column)
+        for new, old in zip(slots.rows, current.rows, strict=True):
             new[: len(old)] = old
-        slots.cache[:, :, : have.cache.shape[2], :, : have.cache.shape[4]] = have.cache
+        slots.cache[:, :, : current.cache.shape[2], :, : current.cache.shape[4]] = current.cache
 
     def _empty(self, rows: int, length: int) -> Slots:
         layer, like = self.layers[0], self._embeddings
         shape = (len(self.layers), 2, rows, layer.kv_heads, length, layer.size)
-        whole = torch.zeros(rows, dtype=torch.int64, device=self._device)
+        zeros = torch.zeros(rows, dtype=torch.int64, device=self._device)
         return Slots(
             cache=like.new_zeros(shape),
             logits=like.new_zeros(rows, len(self._head.weight)),
-            position=whole,
-            ids=whole[:, None].repeat(1, RING),
-            logprobs=whole.float()[:, None].repeat(1, RING),
-            point=whole.double()[:, None],
+            position=zeros,
+            ids=zeros[:, None].repeat(1, RING),
+            logprobs=zeros.float()[:, None].repeat(1, RING),
+            point=zeros.double()[:, None],
             number=torch.arange(rows, device=self._device),
             column=torch.zeros(1, dtype=torch.int64, device=self._device),
         )
@@ -312,11 +312,11 @@ class StaticStep:
         longest = cache.get_seq_length()
         # Rows that were continued by different numbers of tokens are shorter than their cache.
         columns = self._columns[:longest]
-        moves = (columns + longest - lengths[:, None]).clamp_(max=longest - 1)[:, None, :, None]
+        sources = (columns + longest - lengths[:, None]).clamp_(max=longest - 1)[:, None, :, None]
         for target, layer in zip(self.slots.cache, cache.layers, strict=True):
             past = cast(GrowingLayer, layer)
-            for half, kept in zip(target, (past.keys, past.values), strict=True):
-                half[to, :, : len(columns)] = cast(Tensor, kept)[lines].take_along_dim(moves, -2)
+            for half, state in zip(target, (past.keys, past.values), strict=True):
+                half[to, :, : len(columns)] = cast(Tensor, state)[lines].take_along_dim(sources, -2)
         self.slots.position[to] = lengths
 
     def copied(self, slots: Tensor, lengths: Tensor) -> DynamicCache:
@@ -332,8 +332,8 @@ class StaticStep:
         """Move rows to other slots."""
         for layer in self.slots.cache:
             layer[:, to, :, :length] = layer[:, source, :, :length]
-        for each in self.slots.rows:
-            each[to] = each[source]
+        for tensor in self.slots.rows:
+            tensor[to] = tensor[source]
 
     def run(self, rows: int, length: int, sampling: Sampling, random: Generator) -> None:
         """Do a step of the first ``rows`` slots, none of which has more than ``length`` tokens."""
@@ -372,17 +372,17 @@ class StaticStep:
 
     def _recorded(self, stream: Stream, rows: int, length: int, sampling: Sampling) -> CUDAGraph:
         """Record a step, after one that initializes the libraries and is then undone."""
-        changed = [getattr(self.slots, x) for x in ("logits", "position", "column")]
-        before = [each.clone() for each in changed]
+        tensors = [getattr(self.slots, x) for x in ("logits", "position", "column")]
+        originals = [tensor.clone() for tensor in tensors]
         graph = CUDAGraph()
         with torch.cuda.device(self._device), sdpa_kernel(BACKENDS):
-            here = torch.cuda.current_stream()
-            stream.wait_stream(here)
+            current = torch.cuda.current_stream()
+            stream.wait_stream(current)
             with torch.cuda.stream(stream):
                 self.step(rows, length, sampling)
-            here.wait_stream(stream)
-            for each, was in zip(changed, before, strict=True):
-                each.copy_(was)
+            current.wait_stream(stream)
+            for tensor, original in zip(tensors, originals, strict=True):
+                tensor.copy_(original)
             if self._pool is None:
                 self._pool = torch.cuda.graph_pool_handle()
             # Other threads may use the GPU meanwhile.

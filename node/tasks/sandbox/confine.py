@@ -119,9 +119,9 @@ def seccomp_programs(*, network: bool = False) -> dict[str, bytes]:
 
 def load_seccomp(program: bytes) -> None:
     """Bind this process and its children to a seccomp program, or raise ``OSError``."""
-    filled = _Program(len(program) // 8, program)
+    fprog = _Program(len(program) // 8, program)
     libc("prctl", NO_NEW_PRIVS, 1, 0, 0, 0)
-    libc("prctl", _PR_SET_SECCOMP, _MODE_FILTER, ctypes.byref(filled), 0, 0)
+    libc("prctl", _PR_SET_SECCOMP, _MODE_FILTER, ctypes.byref(fprog), 0, 0)
 
 
 def _program(*, fork: bool, limits: bool, network: bool) -> bytes:

@@ -47,8 +47,8 @@ def enter(readable: Sequence[str], *, network: bool) -> None:
             status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
             os._exit(status if status >= 0 else DIED_OF - status)
         die_with_parent()
-    header, nothing = (ctypes.c_uint32 * 2)(_CAPABILITIES, 0), (ctypes.c_uint32 * 6)()
-    libc("capset", header, nothing)
+    header, data = (ctypes.c_uint32 * 2)(_CAPABILITIES, 0), (ctypes.c_uint32 * 6)()
+    libc("capset", header, data)
 
 
 def _change_root(readable: Sequence[str]) -> None:
@@ -98,12 +98,12 @@ def landlock_version() -> int:
 
 def restrict(readable: Sequence[str], listed: Sequence[str], *, network: bool) -> None:
     """Limit this process permanently to these paths by Landlock, or raise ``OSError``."""
-    known = landlock_version()
-    rights = (1 << _KNOWN[min(known, len(_KNOWN) - 1)]) - 1
-    net, scopes = _NET if known >= 4 and not network else 0, _SCOPES if known >= 6 else 0
-    wanted = _Ruleset(rights, net, scopes)
-    size = 8 if known < 4 else 16 if known < 6 else 24
-    ruleset = libc("syscall", _CREATE, ctypes.byref(wanted), size, 0)
+    version = landlock_version()
+    rights = (1 << _KNOWN[min(version, len(_KNOWN) - 1)]) - 1
+    net, scopes = _NET if version >= 4 and not network else 0, _SCOPES if version >= 6 else 0
+    attr = _Ruleset(rights, net, scopes)
+    size = 8 if version < 4 else 16 if version < 6 else 24
+    ruleset = libc("syscall", _CREATE, ctypes.byref(attr), size, 0)
     try:
         for path in readable:
             _allow_path(ruleset, path, _EXECUTE | _READ_FILE | _READ_DIR)
@@ -118,8 +118,8 @@ def restrict(readable: Sequence[str], listed: Sequence[str], *, network: bool) -
 def _allow_path(ruleset: int, path: str, rights: int) -> None:
     parent = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
-        folder = stat.S_ISDIR(os.fstat(parent).st_mode)
-        rule = _Beneath(rights if folder else rights & ~_READ_DIR, parent)
+        is_folder = stat.S_ISDIR(os.fstat(parent).st_mode)
+        rule = _Beneath(rights if is_folder else rights & ~_READ_DIR, parent)
         libc("syscall", _ADD, ruleset, _PATH_BENEATH, ctypes.byref(rule), 0)
     finally:
         os.close(parent)
@@ -134,8 +134,8 @@ def libc(name: str, *arguments: object) -> int:
     """Call a function of the C library; raise ``OSError`` if it returns a negative number."""
     function = getattr(ctypes.CDLL(None, use_errno=True), name)
     function.restype = ctypes.c_long if name == "syscall" else ctypes.c_int
-    given = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
-    result = int(function(*given))
+    values = [ctypes.c_long(value) if isinstance(value, int) else value for value in arguments]
+    result = int(function(*values))
     if result < 0:
         error = ctypes.get_errno()
         raise OSError(error, f"{name}: {os.strerror(error)}")

@@ -46,9 +46,9 @@ class SandboxSupport:
         return self.kind in ("bubblewrap", "namespaces") and self.seccomp
 
     def __str__(self) -> str:
-        extra = [name for name in ("landlock", "seccomp") if getattr(self, name)]
-        named = ", ".join([self.kind] * (self.kind != "none") + extra) or RESOURCES
-        return named if self.whole else f"{named}: not enough for tasks that evaluate completions"
+        features = [name for name in ("landlock", "seccomp") if getattr(self, name)]
+        label = ", ".join([self.kind] * (self.kind != "none") + features) or RESOURCES
+        return label if self.whole else f"{label}: not enough for tasks that evaluate completions"
 
 
 @lru_cache
@@ -66,8 +66,8 @@ def sandbox_support() -> SandboxSupport:
     bwrap, options = shutil.which("bwrap"), ["--unshare-all", "--die-with-parent"]
     if bwrap and _works([bwrap, *options, "--ro-bind", "/", "/"], "-c", "pass"):
         return SandboxSupport("bubblewrap", has_landlock, has_seccomp)
-    known = platform.machine() in ("x86_64", "aarch64")
-    if known and _works([], "-m", "node.tasks.sandbox.namespaces"):
+    supported = platform.machine() in ("x86_64", "aarch64")
+    if supported and _works([], "-m", "node.tasks.sandbox.namespaces"):
         return SandboxSupport("namespaces", has_landlock, has_seccomp)
     return SandboxSupport("none", has_landlock, has_seccomp)
 
@@ -84,14 +84,14 @@ def launch_prefix(support: SandboxSupport, readable: Sequence[str], *, network: 
     if support.kind != "sandbox-exec":
         return []
     # The kernel compares real paths, and Homebrew's interpreters lie behind links.
-    given = outermost((*readable, *map(os.path.realpath, readable), "/System", "/usr/lib"))
-    paths = " ".join(f'(subpath "{path}")' for path in given)
+    allowed = outermost((*readable, *map(os.path.realpath, readable), "/System", "/usr/lib"))
+    rules = " ".join(f'(subpath "{path}")' for path in allowed)
     # A Seatbelt profile, of which the last matching rule wins. To load a program, the linker lists
     # the root folder and maps what it may read.
     profile = (
         "(version 1)(deny default)(allow process-exec)(allow sysctl-read)(allow mach-lookup)"
         "(allow file-map-executable)(allow file-read-metadata)"
-        f'(allow file-read* (literal "/") {paths})'
+        f'(allow file-read* (literal "/") {rules})'
         '(allow file-write* (literal "/dev/null"))(deny process-fork)'
         f"(allow signal (target self)){'(allow network*)' if network else ''}"
     )
@@ -126,29 +126,29 @@ def readable() -> tuple[str, ...]:
     They cover the interpreter, installed packages, this project and plugins. Other import folders
     add only importable files: a node's key may lie beside them.
     """
-    found: set[Path] = {Path(path) for path in (*_DEVICES, *_LIBRARIES)}
-    found |= {Path(sys.executable), Path(sys.prefix, "pyvenv.cfg")}
+    paths: set[Path] = {Path(path) for path in (*_DEVICES, *_LIBRARIES)}
+    paths |= {Path(sys.executable), Path(sys.prefix, "pyvenv.cfg")}
     for prefix in {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}:
-        found |= {Path(prefix, "lib"), Path(prefix, "lib64")}
-    found |= {Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
+        paths |= {Path(prefix, "lib"), Path(prefix, "lib64")}
+    paths |= {Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
     if sysconfig.get_config_var("PYTHONFRAMEWORK"):  # macOS: its library is beside ``lib``
-        found.add(Path(sys.base_prefix))
+        paths.add(Path(sys.base_prefix))
     for entry in filter(None, sys.path):
         path = Path(entry).absolute()
-        found |= {path} if path.name.endswith("-packages") else set(_importable(path))
+        paths |= {path} if path.name.endswith("-packages") else set(_importable(path))
     points = (point for group in _GROUPS for point in entry_points(group=group))
     for name in (*_OURS, *(point.module.partition(".")[0] for point in points)):
-        found |= set(_files_of(name))
-    return outermost(str(path) for path in found if os.path.exists(path))  # noqa: PTH110 - below
+        paths |= set(_files_of(name))
+    return outermost(str(path) for path in paths if os.path.exists(path))  # noqa: PTH110 - below
 
 
 def outermost(paths: Iterable[str]) -> tuple[str, ...]:
     """Drop paths that lie inside another path."""
-    kept: list[str] = []
+    folders: list[str] = []
     for path in sorted(set(paths)):
-        if not any(path.startswith(folder.rstrip(os.sep) + os.sep) for folder in kept):
-            kept.append(path)
-    return tuple(kept)
+        if not any(path.startswith(folder.rstrip(os.sep) + os.sep) for folder in folders):
+            folders.append(path)
+    return tuple(folders)
 
 
 def _importable(folder: Path) -> Iterator[Path]:
@@ -159,11 +159,11 @@ def _importable(folder: Path) -> Iterator[Path]:
     if not os.access(folder, os.R_OK | os.X_OK):
         return
     for path in folder.iterdir():
-        package = os.path.isdir(path) and (  # noqa: PTH112
+        is_package = os.path.isdir(path) and (  # noqa: PTH112
             os.path.exists(path / "__init__.py")  # noqa: PTH110
             or path.suffix in (".dist-info", ".egg-info")
         )
-        if package or path.suffix in (".py", ".so"):
+        if is_package or path.suffix in (".py", ".so"):
             yield path
 
 
@@ -195,18 +195,18 @@ class Grants:
         """Return the confinement of a worker with these grants."""
         programs = seccomp_programs(network=self.network) if support.seccomp else {}
         program = programs.get("split" if self.evaluates else "serve", b"")
-        once = programs["once"] if self.evaluates else b""
+        one_shot = programs["once"] if self.evaluates else b""
         extra = _FOR_NAMES if self.network else ()
         # What is missing cannot be mounted; whoever opens it says so.
-        asked = [path for path in (*self.read, *extra) if os.path.exists(path)]  # noqa: PTH110
+        existing = [path for path in (*self.read, *extra) if os.path.exists(path)]  # noqa: PTH110
         return Confinement(
             namespaces=support.kind == "namespaces",
             landlock=support.landlock,
-            readable=outermost((*readable(), *asked)),
+            readable=outermost((*readable(), *existing)),
             listed=tuple(str(Path(entry).absolute()) for entry in filter(None, sys.path)),
             network=self.network,
             program=program.hex(),
-            once=once.hex(),
+            once=one_shot.hex(),
             memory_mib=memory_mib,
             nice=nice,
         )

@@ -68,36 +68,36 @@ def open_environment(
         # First, so that no other file than the swarm's is executed.
         _check_version(spec, file_digest(Path(file)), "get the same file")
     try:
-        found = load_file(Path(file), spec.name) if file else _brought(spec.name)
+        cls = load_file(Path(file), spec.name) if file else _brought(spec.name)
     except ImportError as error:
         raise TaskSetError(f"env {spec.name!r}: {error}") from error
     if not file:
         remedy = "install the version that the swarm uses"
-        _check_version(spec, getattr(found, "version", None), remedy)
-    if type(getattr(found, "replayable", None)) is not bool:
+        _check_version(spec, getattr(cls, "version", None), remedy)
+    if type(getattr(cls, "replayable", None)) is not bool:
         raise TaskSetError(
-            f"env {spec.name!r}: {found.__name__} does not say whether it is replayable: "
+            f"env {spec.name!r}: {cls.__name__} does not say whether it is replayable: "
             "add replayable = True where the same seed and actions always give the same"
         )
     for number, level in enumerate(levels):
-        _check(spec.name, number, level, found)
-    return Environments(found, levels, spec.extract)
+        _check(spec.name, number, level, cls)
+    return Environments(cls, levels, spec.extract)
 
 
-def _check_version(spec: EnvSpec, here: object, remedy: str) -> None:
-    if here != spec.version:
-        what = f"env {spec.name!r} is of version {spec.version}, here is {here}"
-        raise TaskSetError(f"{what}: {remedy}")
+def _check_version(spec: EnvSpec, actual: object, remedy: str) -> None:
+    if actual != spec.version:
+        problem = f"env {spec.name!r} is of version {spec.version}, here is {actual}"
+        raise TaskSetError(f"{problem}: {remedy}")
 
 
-def _check(name: str, number: int, level: Mapping[str, Any], found: type[Environment]) -> None:
+def _check(name: str, number: int, level: Mapping[str, Any], cls: type[Environment]) -> None:
     try:
-        wrong = unfit(found, level)
+        problem = unfit(cls, level)
     except (Exception, SystemExit) as error:  # an undefined type hint, or its own refusal
-        what = f"the settings of {found.__name__}.reset cannot be checked: {error!r}"
-        raise TaskSetError(f"env {name!r} level {number}: {what}") from error
-    if wrong:
-        raise TaskSetError(f"env {name!r} level {number}: {wrong}")
+        reason = f"the settings of {cls.__name__}.reset cannot be checked: {error!r}"
+        raise TaskSetError(f"env {name!r} level {number}: {reason}") from error
+    if problem:
+        raise TaskSetError(f"env {name!r} level {number}: {problem}")
 
 
 def absent(name: str) -> str | None:

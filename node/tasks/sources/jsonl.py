@@ -51,8 +51,8 @@ class JsonLines:
         pairs, matches = _read_pairs(path), [level["match"] for level in levels]
         for _, answer in pairs if {"exact", "numeric"} & set(matches) else ():
             if mark := _MARK.search(answer):
-                what = f"{path}: the answer {answer[-80:]!r} has the mark {mark[0].strip()!r}"
-                raise TaskSetError(f"{what}, so no other form equals it: write only the result")
+                problem = f"{path}: the answer {answer[-80:]!r} has the mark {mark[0].strip()!r}"
+                raise TaskSetError(f"{problem}, so no other form equals it: write only the result")
         return cls(pairs, matches)
 
     def draw(self, level: int, number: int) -> Mapping[str, Any]:
@@ -91,15 +91,15 @@ def file_digest(path: Path) -> str:
 def contradictions(path: Path) -> str:
     """Return what to correct if questions of a file have several answers; empty if none has."""
     answers: dict[str, str] = {}
-    found = [
+    texts = [
         prompt
         for prompt, answer in _read_pairs(path)
         if answers.setdefault(prompt, answer) != answer
     ]
-    if not found:
+    if not texts:
         return ""
-    shown = f"{counted(len({*found}), 'question')} with several answers, such as {found[0]!r:.80}"
-    return f"{path} has {shown}: a right completion is rewarded at random, so keep one"
+    fault = f"{counted(len({*texts}), 'question')} with several answers, such as {texts[0]!r:.80}"
+    return f"{path} has {fault}: a right completion is rewarded at random, so keep one"
 
 
 def _read_pairs(path: Path) -> list[tuple[str, str]]:
@@ -118,28 +118,28 @@ def _read_pairs(path: Path) -> list[tuple[str, str]]:
     return pairs
 
 
-def _pair(line: str, where: str) -> tuple[str, str]:
+def _pair(line: str, location: str) -> tuple[str, str]:
     try:
         record = json.loads(line)
         prompt, answer = record["prompt"], record["answer"]
     except ValueError as error:
-        raise TaskSetError(f"{where} is not JSON: {error}: write one object per line") from error
+        raise TaskSetError(f"{location} is not JSON: {error}: write one object per line") from error
     except RecursionError as error:
-        raise TaskSetError(f"{where} is nested too deeply") from error
+        raise TaskSetError(f"{location} is nested too deeply") from error
     except (KeyError, TypeError) as error:
         keys = ", ".join(record)[:80] if isinstance(record, dict) else type(record).__name__
-        expected = "write an object with the keys prompt and answer"
-        raise TaskSetError(f"{where} has {keys or 'no key'}: {expected}") from error
+        remedy = "write an object with the keys prompt and answer"
+        raise TaskSetError(f"{location} has {keys or 'no key'}: {remedy}") from error
     for key, text in (("prompt", prompt), ("answer", answer)):
         if not isinstance(text, str):
-            raise TaskSetError(f"{where}: {key} is {text!r:.60}: write a string")
-        if not any(category(each)[0] not in "ZC" for each in text):
-            raise TaskSetError(f"{where}: the {key} is empty: remove the line")
+            raise TaskSetError(f"{location}: {key} is {text!r:.60}: write a string")
+        if not any(category(char)[0] not in "ZC" for char in text):
+            raise TaskSetError(f"{location}: the {key} is empty: remove the line")
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            what = f"{key} has a lone surrogate, U+{ord(text[error.start]):04X}"
-            raise TaskSetError(f"{where}: {what}: remove it") from error
+            problem = f"{key} has a lone surrogate, U+{ord(text[error.start]):04X}"
+            raise TaskSetError(f"{location}: {problem}: remove it") from error
     return prompt, answer
 
 
@@ -179,8 +179,8 @@ _SYMBOLS = str.maketrans({"∞": r"\infty ", "°": r"^\circ ", "²": "^2", "³":
 
 def computes(gold: str, answer: str) -> bool:
     """Return whether an answer leaves to the reader what the file's answer states."""
-    known = COMPUTES.findall(gold)
-    if any(each not in known for each in COMPUTES.findall(answer)):
+    allowed = COMPUTES.findall(gold)
+    if any(command not in allowed for command in COMPUTES.findall(answer)):
         return True
     name, _, value = gold.rpartition("=")
     value = value if _NAME.fullmatch(name.strip()) else gold
@@ -194,10 +194,10 @@ def unsolved(gold: str, answer: str) -> bool:
     if not values or not _NAME.fullmatch(name) or _NAME.search(_COMMAND.sub("", values[-1])):
         return False
     parts = [_RELATION.split(part) for part in _PARTS.split(answer)]
-    related = [[side.strip() for side in sides] for sides in parts if len(sides) > 1]
+    relations = [[side.strip() for side in sides] for sides in parts if len(sides) > 1]
     word = re.compile(rf"(?<![a-zA-Z\\]){re.escape(name)}(?![a-zA-Z])")
-    given = (name in sides and sum(map(bool, map(word.search, sides))) == 1 for sides in related)
-    return bool(related) and not answer.lstrip().startswith("(") and not any(given)
+    solved = (name in sides and sum(map(bool, map(word.search, sides))) == 1 for sides in relations)
+    return bool(relations) and not answer.lstrip().startswith("(") and not any(solved)
 
 
 def _braced(text: str) -> str:
@@ -226,8 +226,8 @@ def _equal_numbers(gold: str, answer: str) -> bool:
     sides = forms.equation_sides(answer)
     if not sides or computes(gold, answer) or unsolved(gold, answer):
         return False
-    whole = answer if "=" in gold else sides[-1]
-    if _PRIMED.findall(forms.canonical(gold)) != _PRIMED.findall(forms.canonical(whole)):
+    result = answer if "=" in gold else sides[-1]
+    if _PRIMED.findall(forms.canonical(gold)) != _PRIMED.findall(forms.canonical(result)):
         return False
     if not _BRACKET_OR_NAME.search(gold) and _commas(gold) not in (0, _commas(answer)):
         return False
@@ -242,5 +242,5 @@ def _equal_numbers(gold: str, answer: str) -> bool:
         if NAMED.search(answer):
             return False
     # Parse LaTeX only: the library's parser of plain expressions uses eval.
-    how = [LatexExtractionConfig()]
-    return bool(verify(parse(f"${gold}$", how), parse(f"${answer}$", how)))
+    config = [LatexExtractionConfig()]
+    return bool(verify(parse(f"${gold}$", config), parse(f"${answer}$", config)))

@@ -43,16 +43,16 @@ def _brought(name: str) -> tuple[Callable[[], Any], str] | None:
 
 def open_plugin(spec: EnvSpec, levels: Sequence[Mapping[str, Any]]) -> Questions:
     """Open a task that :func:`is_here`; raise ``TaskSetError`` if unfit."""
-    found = _brought(spec.name)
-    assert found
-    load, where = found
+    entry = _brought(spec.name)
+    assert entry
+    load, origin = entry
     for number, level in enumerate(levels):
         check_plain(spec.name, number, level)
     try:
         questions: TaskPlugin = load()(list(levels))
         version, count, _ = questions.version, questions.levels, questions.evaluates_text
     except (Exception, SystemExit) as error:  # a package's code may raise anything
-        raise TaskSetError(f"env {spec.name!r}: {where} fails: {raised(error)}") from error
+        raise TaskSetError(f"env {spec.name!r}: {origin} fails: {raised(error)}") from error
     if version != spec.version:
         raise TaskSetError(
             f"env {spec.name!r} is of version {spec.version!r}, installed is {version!r}: "
@@ -61,6 +61,6 @@ def open_plugin(spec: EnvSpec, levels: Sequence[Mapping[str, Any]]) -> Questions
     if count != len(levels):
         remedy = "set it to the number of settings that it is given"
         raise TaskSetError(
-            f"env {spec.name!r}: {where} has levels = {count!r}, not {len(levels)}: {remedy}"
+            f"env {spec.name!r}: {origin} has levels = {count!r}, not {len(levels)}: {remedy}"
         )
     return questions

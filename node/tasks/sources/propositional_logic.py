@@ -37,11 +37,11 @@ def fit(entry: Mapping[str, Any]) -> bool:
     variables, premises = _premises(entry)
     if len(variables) > MOST_VARIABLES:
         return False
-    new = _new(premises, len(variables))
-    always = _always(len(variables))
+    clauses = _new(premises, len(variables))
+    tautology = _always(len(variables))
     letters = [_values(variable, len(variables)) for variable in range(len(variables))]
-    is_letter = any(letter in new or always & ~letter in new for letter in letters)
-    return bool(new) and (not is_letter or entry["metadata"]["source_index"] % 16 == 0)
+    is_letter = any(letter in clauses or tautology & ~letter in clauses for letter in letters)
+    return bool(clauses) and (not is_letter or entry["metadata"]["source_index"] % 16 == 0)
 
 
 def score(entry: Mapping[str, Any], answer: str) -> float:
@@ -60,24 +60,24 @@ def score(entry: Mapping[str, Any], answer: str) -> float:
 
 def _new(premises: Sequence[int], count: int) -> set[int]:
     """Return the strongest disjunctions that follow from all premises and from none alone."""
-    together = _always(count)
+    conjunction = _always(count)
     for premise in premises:
-        together &= premise
-    if not together:
+        conjunction &= premise
+    if not conjunction:
         return set()
     return {
         clause
-        for clause in _implicates(together, count)
+        for clause in _implicates(conjunction, count)
         if all(premise & ~clause for premise in premises)
     }
 
 
 def _premises(entry: Mapping[str, Any]) -> tuple[Sequence[str], list[int]]:
-    about = entry["metadata"]
-    variables: Sequence[str] = about["variables"][: MOST_VARIABLES + 1]
+    metadata = entry["metadata"]
+    variables: Sequence[str] = metadata["variables"][: MOST_VARIABLES + 1]
     if len(variables) > MOST_VARIABLES:
         return variables, []
-    return variables, [_read(premise, variables) for premise in about["premises"]]
+    return variables, [_read(premise, variables) for premise in metadata["premises"]]
 
 
 def _always(count: int) -> int:
@@ -91,19 +91,19 @@ def _values(variable: int, count: int) -> int:
 
 def _implicates(statement: int, count: int) -> Iterator[int]:
     """Yield the prime implicates of a statement, none for one that always holds."""
-    always = _always(count)
+    tautology = _always(count)
     columns = [_values(variable, count) for variable in range(count)]
-    found: list[tuple[int | None, ...]] = []
-    signs = sorted(product((None, 1, 0), repeat=count), key=lambda each: count - each.count(None))
-    for clause in signs:
-        either = 0
+    primes: list[tuple[int | None, ...]] = []
+    clauses = sorted(product((None, 1, 0), repeat=count), key=lambda c: count - c.count(None))
+    for clause in clauses:
+        disjunction = 0
         for column, sign in zip(columns, clause, strict=True):
             if sign is not None:
-                either |= column if sign else always & ~column
-        if statement & ~either or any(_within(shorter, clause) for shorter in found):
+                disjunction |= column if sign else tautology & ~column
+        if statement & ~disjunction or any(_within(shorter, clause) for shorter in primes):
             continue
-        found.append(clause)
-        yield either
+        primes.append(clause)
+        yield disjunction
 
 
 def _within(shorter: Sequence[int | None], clause: Sequence[int | None]) -> bool:
@@ -115,23 +115,23 @@ def _read(text: str, variables: Sequence[str]) -> int:
     """Read a statement; raise ``ValueError`` if it is none, or names another variable."""
     if len(text) > _MOST_CHARACTERS:
         raise ValueError("too long")
-    for spelling, sign in _SPELLINGS:
-        text = re.sub(spelling, sign, text, flags=re.IGNORECASE)
-    signs = re.sub(r"\s", "", text)
-    statement, rest = _parsed(signs, 0, variables)
-    if rest != len(signs):
+    for spelling, symbol in _SPELLINGS:
+        text = re.sub(spelling, symbol, text, flags=re.IGNORECASE)
+    symbols = re.sub(r"\s", "", text)
+    statement, end = _parsed(symbols, 0, variables)
+    if end != len(symbols):
         raise ValueError("something is left")
     return statement
 
 
-def _parsed(signs: str, at: int, variables: Sequence[str], binding: int = 0) -> tuple[int, int]:
+def _parsed(signs: str, index: int, variables: Sequence[str], binding: int = 0) -> tuple[int, int]:
     """Parse what binds at least as strongly as ``binding``; return it and where it ends."""
     count = len(variables)
     if binding == len(_BINDING):
-        return _operand(signs, at, variables)
-    statement, at = _parsed(signs, at, variables, binding + 1)
-    while signs[at : at + 1] == _BINDING[binding]:
-        other, at = _parsed(signs, at + 1, variables, binding + 1)
+        return _operand(signs, index, variables)
+    statement, index = _parsed(signs, index, variables, binding + 1)
+    while signs[index : index + 1] == _BINDING[binding]:
+        other, index = _parsed(signs, index + 1, variables, binding + 1)
         match _BINDING[binding]:
             case "↔":
                 statement = _always(count) & ~(statement ^ other)
@@ -141,19 +141,19 @@ def _parsed(signs: str, at: int, variables: Sequence[str], binding: int = 0) -> 
                 statement |= other
             case "∧":
                 statement &= other
-    return statement, at
+    return statement, index
 
 
-def _operand(signs: str, at: int, variables: Sequence[str]) -> tuple[int, int]:
-    sign = signs[at : at + 1]
-    if sign == "¬":
-        statement, at = _operand(signs, at + 1, variables)
-        return _always(len(variables)) & ~statement, at
-    if sign in ("(", "["):
-        statement, at = _parsed(signs, at + 1, variables)
-        if signs[at : at + 1] not in (")", "]"):
+def _operand(signs: str, index: int, variables: Sequence[str]) -> tuple[int, int]:
+    symbol = signs[index : index + 1]
+    if symbol == "¬":
+        statement, index = _operand(signs, index + 1, variables)
+        return _always(len(variables)) & ~statement, index
+    if symbol in ("(", "["):
+        statement, index = _parsed(signs, index + 1, variables)
+        if signs[index : index + 1] not in (")", "]"):
             raise ValueError("a bracket is open")
-        return statement, at + 1
-    if sign and sign.upper() in variables and not signs[at + 1 : at + 2].isalnum():
-        return _values(list(variables).index(sign.upper()), len(variables)), at + 1
+        return statement, index + 1
+    if symbol and symbol.upper() in variables and not signs[index + 1 : index + 2].isalnum():
+        return _values(list(variables).index(symbol.upper()), len(variables)), index + 1
     raise ValueError("neither a variable nor a bracket")

@@ -110,17 +110,17 @@ class ReasoningGym:
             remedy = "Choose one of its GALLERY.md."
             raise TaskSetError(f"env {spec.name!r} is not a family of reasoning-gym. {remedy}")
         kinds = {**schema(spec.name, datasets[spec.name][1]), PARTIAL: Truth(), COPIED: Truth()}
-        opened = [_open(spec.name, n, each, kinds) for n, each in enumerate(levels)]
-        return cls(spec.name, opened, states_format=spec.extract == "text")
+        instances = [_open(spec.name, n, settings, kinds) for n, settings in enumerate(levels)]
+        return cls(spec.name, instances, states_format=spec.extract == "text")
 
     def draw(self, level: int, number: int) -> Mapping[str, Any] | None:
         """Return item ``number`` modulo the number of items, or the next fit one.
 
         None if all ``TRIES`` items, ``STRIDE`` apart, are unfit.
         """
-        chosen = self._levels[level]
-        items = (chosen.dataset[(number + STRIDE * n) % chosen.items] for n in range(TRIES))
-        entry = next((each for each in items if self._fit(chosen, each)), None)
+        level_data = self._levels[level]
+        items = (level_data.dataset[(number + STRIDE * n) % level_data.items] for n in range(TRIES))
+        entry = next((item for item in items if self._fit(level_data, item)), None)
         if entry is None:
             return None
         question = entry["question"]
@@ -128,8 +128,8 @@ class ReasoningGym:
         return {**entry, "question": question, "level": level}
 
     def _fit(self, level: _Level, entry: Mapping[str, Any]) -> bool:
-        shown = not level.copied and holds(entry["question"], str(entry["answer"]))
-        return not shown and fit(self._family, entry)
+        leaked = not level.copied and holds(entry["question"], str(entry["answer"]))
+        return not leaked and fit(self._family, entry)
 
     def score(self, entry: Mapping[str, Any], answer: str) -> float:
         """Return 1 or 0, or the library's score if the level keeps partial credit."""
@@ -155,9 +155,9 @@ def without_format(question: str) -> str:
 
 def holds(question: str, answer: str) -> bool:
     """Return whether the words and numbers of an answer stand together in a question."""
-    asked, words = (_WORD.findall(text.lower()) for text in (question, answer))
-    ends = range(len(words), len(asked) + 1) if words else ()
-    return any(asked[end - len(words) : end] == words for end in ends)
+    tokens, words = (_WORD.findall(text.lower()) for text in (question, answer))
+    ends = range(len(words), len(tokens) + 1) if words else ()
+    return any(tokens[end - len(words) : end] == words for end in ends)
 
 
 def unsolved(family: str, entry: Mapping[str, Any], answer: str) -> bool:
@@ -179,10 +179,10 @@ def _close(answer: str, right: str) -> bool:
     if not re.fullmatch(r"[\d.,/ ]{1,64}", answer, re.ASCII):
         return False
     try:
-        given, due = (Fraction(each.replace(",", "")) for each in (answer, right))
+        value, expected = (Fraction(text.replace(",", "")) for text in (answer, right))
     except (ValueError, ZeroDivisionError):
         return False
-    return abs(given - due) <= Fraction(1, 10_000)
+    return abs(value - expected) <= Fraction(1, 10_000)
 
 
 def fit(family: str, entry: Mapping[str, Any]) -> bool:
@@ -195,16 +195,16 @@ def fit(family: str, entry: Mapping[str, Any]) -> bool:
 
 
 def _fit_calendar(entry: Mapping[str, Any]) -> bool:
-    about = entry["metadata"]
-    if found := _AMERICAN_DATE.search(entry["question"]):
-        return int(found[2]) > 12 or found[1] == found[2]
-    match about["task"]:
+    data = entry["metadata"]
+    if us_date := _AMERICAN_DATE.search(entry["question"]):
+        return int(us_date[2]) > 12 or us_date[1] == us_date[2]
+    match data["task"]:
         case "count_business_days":  # The question names one year for both dates.
-            return bool(about["start_date"][:4] == about["end_date"][:4])
+            return bool(data["start_date"][:4] == data["end_date"][:4])
         case "weekday_of_date_from_first_date":  # It does not say whether it is a leap year.
-            return date.fromisoformat(about["target_date"]).month <= 2
+            return date.fromisoformat(data["target_date"]).month <= 2
         case "is_leap_year":  # One year in four is: as many "no" as "yes" are asked.
-            return bool(about["is_leap"] or about["year"] % 4 == 1 or about["year"] % 100 == 0)
+            return bool(data["is_leap"] or data["year"] % 4 == 1 or data["year"] % 100 == 0)
     return True
 
 
@@ -215,17 +215,17 @@ def import_library() -> ModuleType:
 
 def _open(family: str, number: int, settings: Mapping[str, Any], kinds: Kinds) -> _Level:
     check_settings(family, number, settings, kinds)
-    of_family = {key: value for key, value in settings.items() if key not in (PARTIAL, COPIED)}
+    options = {key: value for key, value in settings.items() if key not in (PARTIAL, COPIED)}
     try:
         with seeded(family, number, 0):
-            dataset = import_library().create_dataset(family, seed=0, **of_family)
+            dataset = import_library().create_dataset(family, seed=0, **options)
         partial, copied = settings.get(PARTIAL, False), settings.get(COPIED, True)
         return _Level(dataset, _items(dataset), partial, copied)
     except MemoryError:
         raise
     except Exception as error:
-        where = f"env {family!r} level {number} {short(of_family)}"
-        raise TaskSetError(f"{where}: {str(error) or repr(error)}") from error
+        context = f"env {family!r} level {number} {short(options)}"
+        raise TaskSetError(f"{context}: {str(error) or repr(error)}") from error
 
 
 def _items(dataset: Any) -> int:

@@ -70,7 +70,7 @@ def _release(server: ForkServer) -> None:
         server.copies -= 1
         if server.copies:
             return
-        for key in [key for key, each in _servers.items() if each is server]:
+        for key in [key for key, other in _servers.items() if other is server]:
             del _servers[key]
     server.close()
 
@@ -89,9 +89,9 @@ class ForkedProcess:
     def poll(self) -> int | None:
         """Return the exit status, None while it runs; wait for that of one that has ended."""
         if self._ended is None:
-            ended = select.poll()
-            ended.register(self._descriptor, select.POLLIN)
-            if not ended.poll(0):
+            poller = select.poll()
+            poller.register(self._descriptor, select.POLLIN)
+            if not poller.poll(0):
                 return None
         return self.wait()
 
@@ -131,10 +131,8 @@ def fork(
         with theirs, reporter:
             socket.send_fds(server.end, [b"\0"], [theirs.fileno(), write, reporter.fileno()])
         status.settimeout(seconds)
-        number, descriptors, _, _ = socket.recv_fds(
-            status, _NUMBER.size, 1, socket.MSG_CMSG_CLOEXEC
-        )
-        if not number:
+        data, descriptors, _, _ = socket.recv_fds(status, _NUMBER.size, 1, socket.MSG_CMSG_CLOEXEC)
+        if not data:
             raise ChannelError("the fork server has ended without a copy")
     except BaseException:
         for end in (ours, status):
@@ -144,7 +142,7 @@ def fork(
         raise
     finally:
         os.close(write)
-    (pid,) = _NUMBER.unpack(number)
+    (pid,) = _NUMBER.unpack(data)
     return ForkedProcess(pid, os.fdopen(read, "rb"), server, descriptors[0], status), Channel(ours)
 
 
@@ -180,28 +178,28 @@ def _serve(server: socket.socket) -> bool:
                 status.send(_NUMBER.pack(code))
         if server.fileno() not in ready:
             continue
-        request, given, _, _ = socket.recv_fds(server, 1, 3)
+        request, fds, _, _ = socket.recv_fds(server, 1, 3)
         if not request:
             return False
         if not (pid := os.fork()):
-            _become_copy(given, [server, *(status for _, status in copies.values())])
+            _become_copy(fds, [server, *(status for _, status in copies.values())])
             return True
-        for end in given[:2]:
-            os.close(end)
-        status, descriptor = socket.socket(fileno=given[2]), os.pidfd_open(pid)
+        for fd in fds[:2]:
+            os.close(fd)
+        status, descriptor = socket.socket(fileno=fds[2]), os.pidfd_open(pid)
         copies[descriptor] = pid, status
         with suppress(OSError):
             socket.send_fds(status, [_NUMBER.pack(pid)], [descriptor])
 
 
-def _become_copy(given: list[int], ends: list[socket.socket]) -> None:
+def _become_copy(fds: list[int], sockets: list[socket.socket]) -> None:
     """Keep the standard streams that the node has sent, and close every other descriptor."""
     die_with_parent()
     os.setsid()
-    os.dup2(given[0], 0)
-    os.dup2(given[1], 2)
-    for end in ends:
-        end.detach()  # Closed below. A later use of its number must not be closed with the object.
+    os.dup2(fds[0], 0)
+    os.dup2(fds[1], 2)
+    for sock in sockets:
+        sock.detach()  # Closed below. A later use of its number must not be closed with the object.
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
 
 

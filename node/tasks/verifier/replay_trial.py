@@ -87,18 +87,18 @@ def try_replays(specs: Sequence[EnvSpec], allowed: Allowed) -> Trial:
     elsewhere (the message says how) or gives right answers no reward; VerifierError: no process can
     be started (``unavailable``).
     """
-    played = [spec for spec in specs if spec.source == ENVIRONMENT]
+    env_specs = [spec for spec in specs if spec.source == ENVIRONMENT]
     with Verifier(specs, allowed, outside=False, hash_seed=PLAYS) as verifier:
-        here, closed = verifier.start(), dict(verifier.closed)
-        unshared = tuple(name for name in here if name in verifier.unrepeatable)
-        replayable = [spec for spec in played if spec.name in {*here} - {*unshared}]
-        built = {s.name: _built(verifier, s) for s in specs if s.name in here}
-        episodes = [each for spec in replayable for each in _played(verifier, spec)]
-    again = [s for s in specs if s.source == "plugin" and s.name in built.keys() - FAMILIES.keys()]
-    for hash_seed in REPLAY if episodes or again else ():
-        with Verifier([*replayable, *again], allowed, outside=False, hash_seed=hash_seed) as other:
+        available, closed = verifier.start(), dict(verifier.closed)
+        unshared = tuple(name for name in available if name in verifier.unrepeatable)
+        replayable = [spec for spec in env_specs if spec.name in {*available} - {*unshared}]
+        built = {s.name: _built(verifier, s) for s in specs if s.name in available}
+        episodes = [e for spec in replayable for e in _played(verifier, spec)]
+    custom = [s for s in specs if s.source == "plugin" and s.name in built.keys() - FAMILIES.keys()]
+    for hash_seed in REPLAY if episodes or custom else ():
+        with Verifier([*replayable, *custom], allowed, outside=False, hash_seed=hash_seed) as other:
             other.log_with(verifier)
-            for spec in again:
+            for spec in custom:
                 _same(other, built[spec.name])
             for episode in reversed(episodes):
                 _replay(other, episode)
@@ -109,30 +109,30 @@ def try_replays(specs: Sequence[EnvSpec], allowed: Allowed) -> Trial:
 
 def _built(verifier: Verifier, spec: EnvSpec) -> dict[TaskRef, _Built]:
     """Build tasks to train on and one to evaluate on, per level; score answers to them."""
-    found: dict[TaskRef, _Built] = {}
+    results: dict[TaskRef, _Built] = {}
     for level in range(len(spec.levels)):
         tasks = _tasks(spec, level)
         tasks.append(replace(tasks[0], split=Split.HELDOUT))
         for task, (prompt, right) in zip(tasks, _examples(verifier, tasks), strict=True):
             if len(prompt) > MOST_QUESTION:
-                what = f"env {spec.name!r} level {level}: a question has {len(prompt)} characters"
-                raise TaskSetError(f"{what}, at most {MOST_QUESTION} can be used: shorten it")
+                issue = f"env {spec.name!r} level {level}: a question has {len(prompt)} characters"
+                raise TaskSetError(f"{issue}, at most {MOST_QUESTION} can be used: shorten it")
             # A right one first: its error is the one that is shown. It is also the last.
             answers = ANSWERS if right is None else (right, *ANSWERS, right)
-            found[task] = _Built(prompt, right)
+            results[task] = _Built(prompt, right)
             if spec.source != ENVIRONMENT:
                 scores = _verdict(verifier, task, answers)
                 seconds = scores.seconds or 0.0
-                slow = len(scores.over) == len(answers)
-                found[task] = _Built(prompt, right, answers, scores.rewards, seconds, slow)
-    return found
+                is_slow = len(scores.over) == len(answers)
+                results[task] = _Built(prompt, right, answers, scores.rewards, seconds, is_slow)
+    return results
 
 
 def _verdict(verifier: Verifier, task: TaskRef, answers: Sequence[str]) -> Scores:
     try:
         return verifier.verify(task, answers)
-    except VerifierError as refused:
-        raise _failed(task, refused, "an answer has no reward: ") from refused
+    except VerifierError as error:
+        raise _failed(task, error, "an answer has no reward: ") from error
 
 
 def _check_rewards(built: Mapping[TaskRef, _Built]) -> None:
@@ -143,47 +143,47 @@ def _check_rewards(built: Mapping[TaskRef, _Built]) -> None:
     """
     for level in dict.fromkeys((task.env, task.level) for task in built):
         place = f"env {level[0]!r} level {level[1]}"
-        tried = [each for task, each in built.items() if (task.env, task.level) == level]
-        known = [each for each in tried if each.right is not None and each.rewards]
-        if known and not any(each.rewards[0] for each in known):
+        items = [item for task, item in built.items() if (task.env, task.level) == level]
+        answered = [item for item in items if item.right is not None and item.rewards]
+        if answered and not any(item.rewards[0] for item in answered):
             raise TaskSetError(
-                f"{place} gives its right answer no reward: {known[0].right!r:.60}: correct its "
+                f"{place} gives its right answer no reward: {answered[0].right!r:.60}: correct its "
                 "score, or the answer of its questions (docs/guides/own_tasks.md)"
             )
-        for right, before, after in ((e.right, e.rewards[0], e.rewards[-1]) for e in known):
-            if before != after:
+        for right, first, last in ((e.right, e.rewards[0], e.rewards[-1]) for e in answered):
+            if first != last:
                 raise TaskSetError(
-                    f"{place} scores {right!r:.60} as {before}, and after others as {after}: keep "
+                    f"{place} scores {right!r:.60} as {first}, and after others as {last}: keep "
                     "no state in its score, nor change the entry (docs/guides/own_tasks.md)"
                 )
         # The least: the first answers may import a library.
-        least = min(each.seconds / max(1, len(each.answers)) for each in tried)
-        if least > SLOW or all(each.slow for each in tried):
+        least = min(item.seconds / max(1, len(item.answers)) for item in items)
+        if least > SLOW or all(item.slow for item in items):
             logger.warning("%s takes %.1f s to score an answer: %s", place, least, SLOW_REMEDY)
-        if any(dict(zip(each.answers, each.rewards, strict=True)).get("") == 1.0 for each in tried):
+        if any(dict(zip(item.answers, item.rewards, strict=True)).get("") == 1.0 for item in items):
             logger.warning("%s gives an empty answer a full reward: correct its score", place)
-        elif known and all(len({*each.rewards}) == 1 for each in known):
+        elif answered and all(len({*item.rewards}) == 1 for item in answered):
             logger.warning("%s rewards every answer alike, which teaches nothing", place)
 
 
 def _same(verifier: Verifier, built: Mapping[TaskRef, _Built]) -> None:
     """Build and score the same in another process; raise ``TaskSetError`` if it differs."""
-    for task, here in reversed([*built.items()]):
+    for task, local in reversed([*built.items()]):
         ((prompt, right),) = _examples(verifier, [task])
-        if prompt != here.prompt:
-            raise _unequal(task, f"its question is {differing(prompt, here.prompt)}")
-        if right != here.right:
-            raise _unequal(task, f"its answer is {right!r:.60}, not {here.right!r:.60}")
-        rewards = _verdict(verifier, task, here.answers).rewards
-        for answer, there, before in zip(here.answers, rewards, here.rewards, strict=True):
-            if there != before:
-                raise _unequal(task, f"it scores {answer!r:.60} as {there}, not {before}")
+        if prompt != local.prompt:
+            raise _unequal(task, f"its question is {differing(prompt, local.prompt)}")
+        if right != local.right:
+            raise _unequal(task, f"its answer is {right!r:.60}, not {local.right!r:.60}")
+        rewards = _verdict(verifier, task, local.answers).rewards
+        for answer, reward, expected in zip(local.answers, rewards, local.rewards, strict=True):
+            if reward != expected:
+                raise _unequal(task, f"it scores {answer!r:.60} as {reward}, not {expected}")
 
 
-def _unequal(task: TaskRef, what: str) -> TaskSetError:
+def _unequal(task: TaskRef, difference: str) -> TaskSetError:
     return TaskSetError(
         f"env {task.env!r} level {task.level} differs in another process with seed {task.seed}: "
-        f"{what}: derive all randomness from the number (docs/guides/own_tasks.md)"
+        f"{difference}: derive all randomness from the number (docs/guides/own_tasks.md)"
     )
 
 
@@ -193,31 +193,31 @@ def _tasks(spec: EnvSpec, level: int) -> list[TaskRef]:
 
 
 def _played(verifier: Verifier, spec: EnvSpec) -> list[_Episode]:
-    found: list[_Episode] = []
+    result: list[_Episode] = []
     for level in range(len(spec.levels)):
         tasks = _tasks(spec, level)
         episodes = [
             _Episode(task, prompt, random.Random(task.seed))
             for task, (prompt, _) in zip(tasks, _examples(verifier, tasks), strict=True)
         ]
-        numbered = dict(enumerate(episodes, len(found)))
-        while left := {key: each for key, each in numbered.items() if each.reward is None}:
-            _play_turn(verifier, left)
-        if all(each.fault for each in episodes):
+        by_key = dict(enumerate(episodes, len(result)))
+        while active := {key: episode for key, episode in by_key.items() if episode.reward is None}:
+            _play_turn(verifier, active)
+        if all(episode.fault for episode in episodes):
             place = f"env {spec.name!r} level {level}"
             raise TaskSetError(f"{place} cannot be used: no step succeeds: {episodes[0].fault}")
-        found += episodes
-    return found
+        result += episodes
+    return result
 
 
 def _play_turn(verifier: Verifier, episodes: Mapping[int, _Episode]) -> None:
-    moves = [each.move(key) for key, each in episodes.items()]
-    for each, moved in zip(episodes.values(), verifier.play(moves), strict=True):
-        if isinstance(moved, VerifierError):
-            raise _failed(each.task, moved, f"turn {len(each.texts[::2])}: ")
-        each.over, each.reward, each.fault = moved.over, moved.reward, moved.fault
-        if moved.reward is None:
-            each.texts.append(moved.observation)
+    moves = [episode.move(key) for key, episode in episodes.items()]
+    for episode, answer in zip(episodes.values(), verifier.play(moves), strict=True):
+        if isinstance(answer, VerifierError):
+            raise _failed(episode.task, answer, f"turn {len(episode.texts[::2])}: ")
+        episode.over, episode.reward, episode.fault = answer.over, answer.reward, answer.fault
+        if answer.reward is None:
+            episode.texts.append(answer.observation)
 
 
 def _replay(verifier: Verifier, episode: _Episode) -> None:
@@ -228,8 +228,8 @@ def _replay(verifier: Verifier, episode: _Episode) -> None:
     try:
         turns = TrajectoryTexts(tuple(episode.texts), truncated=not episode.over)
         (reward,) = verifier.verify(episode.task, [turns]).rewards
-    except VerifierError as refused:
-        raise _otherwise(episode.task, str(refused)) from refused
+    except VerifierError as error:
+        raise _otherwise(episode.task, str(error)) from error
     if reward != episode.reward:
         raise _otherwise(episode.task, f"its reward is {reward}, not {episode.reward}")
 
@@ -237,18 +237,18 @@ def _replay(verifier: Verifier, episode: _Episode) -> None:
 def _examples(verifier: Verifier, tasks: Sequence[TaskRef]) -> list[tuple[str, str | None]]:
     try:
         return verifier.examples(tasks)
-    except VerifierError as refused:
-        raise _failed(tasks[0], refused) from refused
+    except VerifierError as error:
+        raise _failed(tasks[0], error) from error
 
 
-def _failed(task: TaskRef, refused: VerifierError, before: str = "") -> TaskSetError:
+def _failed(task: TaskRef, error: VerifierError, prefix: str = "") -> TaskSetError:
     place = f"env {task.env!r} level {task.level}"
-    why = str(refused).removeprefix(f"{refused.reason}: ").removeprefix(f"{place}: ")
-    return TaskSetError(f"{place} cannot be used: {before}{why.removeprefix(f'{place} ')}")
+    reason = str(error).removeprefix(f"{error.reason}: ").removeprefix(f"{place}: ")
+    return TaskSetError(f"{place} cannot be used: {prefix}{reason.removeprefix(f'{place} ')}")
 
 
-def _otherwise(task: TaskRef, what: str) -> TaskSetError:
+def _otherwise(task: TaskRef, difference: str) -> TaskSetError:
     return TaskSetError(
         f"env {task.env!r} level {task.level} has replayable = True, but differs in another "
-        f"process with seed {task.seed}: {what}: {REMEDY}"
+        f"process with seed {task.seed}: {difference}: {REMEDY}"
     )

@@ -62,8 +62,8 @@ def admitted(worker: WorkerProcess, specs: Mapping[str, EnvSpec], asked: Request
         try:
             admit(worker, specs, group.task)
             if not worker.envs[group.task.env].replayable:
-                why = f"env {group.task.env!r} never answers twice alike"
-                raise VerifierError(NOT_REPLAYABLE, why, 0.0)
+                detail = f"env {group.task.env!r} never answers twice alike"
+                raise VerifierError(NOT_REPLAYABLE, detail, 0.0)
         except VerifierError:
             if number:
                 return asked[:number]
@@ -83,7 +83,7 @@ def answers(
     on the group in progress.
     """
     last = time.monotonic()
-    end = last + together
+    deadline = last + together
     message = {
         "groups": [(wire(g.task), list(map(_encoded, g.texts))) for g in groups],
         # The last group has at least half of the time.
@@ -91,14 +91,14 @@ def answers(
     }
     worker.send(message, min(each[0], together))
     for number, (group, seconds) in enumerate(zip(groups, each, strict=True), 1):
-        reply = worker.receive(min(seconds, end - last))
+        reply = worker.receive(min(seconds, deadline - last))
         now = time.monotonic()
-        found, last = _outcome(reply, group.texts, now - last), now
-        over = reply.get("last")
-        if not over and number == len(groups):
+        outcome, last = _outcome(reply, group.texts, now - last), now
+        is_last = reply.get("last")
+        if not is_last and number == len(groups):
             raise nonsense("last answer is followed by another")
-        yield found
-        if over:
+        yield outcome
+        if is_last:
             return
 
 
@@ -109,8 +109,8 @@ def refusal(reply: dict[str, Any], seconds: float, *, played: bool = False) -> V
     # A compromised worker must choose neither counter names nor an author's fault, except what
     # follows from observations and rewards, which only the worker knows.
     claimed = reply["refused"]
-    known = (UNKNOWN_ENV, TIMEOUT, WORKER_LOST, *([NOT_REPLAYED] if played else []))
-    reason = claimed if claimed in known else CRASHED
+    allowed = (UNKNOWN_ENV, TIMEOUT, WORKER_LOST, *([NOT_REPLAYED] if played else []))
+    reason = claimed if claimed in allowed else CRASHED
     return VerifierError(reason, str(reply.get("detail", "")), seconds)
 
 
@@ -124,9 +124,9 @@ def fault_in(reply: dict[str, Any]) -> str:
 
 def _outcome(reply: dict[str, Any], texts: Answers, seconds: float) -> tuple[Scored, int, str]:
     """Check the reply: scoring untrusted text may compromise a worker."""
-    count, played = len(texts), any(isinstance(text, TrajectoryTexts) for text in texts)
-    if refused := refusal(reply, seconds, played=played):
-        return refused, 0, ""
+    count, multi_turn = len(texts), any(isinstance(text, TrajectoryTexts) for text in texts)
+    if error := refusal(reply, seconds, played=multi_turn):
+        return error, 0, ""
     prompt, rewards = reply.get("prompt"), reply.get("rewards")
     if not isinstance(prompt, str) or not isinstance(rewards, list) or len(rewards) != count:
         raise nonsense("result is malformed")
@@ -135,10 +135,10 @@ def _outcome(reply: dict[str, Any], texts: Answers, seconds: float) -> tuple[Sco
     unreadable = reply.get("unreadable", 0)
     if type(unreadable) is not int or not 0 <= unreadable <= count:
         raise nonsense("count of unreadable answers is malformed")
-    over = reply.get("over", [])
-    if not isinstance(over, list) or not all(type(n) is int and 0 <= n < count for n in over):
+    slow = reply.get("over", [])
+    if not isinstance(slow, list) or not all(type(n) is int and 0 <= n < count for n in slow):
         raise nonsense("list of slow answers is malformed")
-    return Scores(prompt, tuple(rewards), seconds, tuple(over)), unreadable, fault_in(reply)
+    return Scores(prompt, tuple(rewards), seconds, tuple(slow)), unreadable, fault_in(reply)
 
 
 def _encoded(answer: Answer) -> Any:
@@ -183,8 +183,8 @@ class PendingTurn:
 
 def decoded(reply: dict[str, Any], seconds: float) -> Moved:
     """Decode a worker's reply to a turn; raise ``WorkerDied`` if malformed."""
-    if refused := refusal(reply, seconds, played=True):
-        return refused
+    if error := refusal(reply, seconds, played=True):
+        return error
     observation, over, reward = (reply.get(name) for name in ("observation", "over", "reward"))
     if not isinstance(observation, str) or not isinstance(over, bool):
         raise nonsense("observation is malformed")

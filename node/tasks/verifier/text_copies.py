@@ -43,34 +43,34 @@ def score_apart(
     left another reply than a reward; OSError: this machine had no process for it, or ended it.
     """
     replies = [_scored_in_fork(source, task, text, limits) for text in texts]
-    found = [reply or (0.0, True, "", True) for reply in replies]
-    rewards, unreadable = [reward for reward, *_ in found], sum(bad for _, bad, *_ in found)
-    over = [number for number, (*_, late) in enumerate(found) if late]
-    return GroupRewards(rewards, unreadable, over, next((f for _, _, f, _ in found if f), ""))
+    results = [reply or (0.0, True, "", True) for reply in replies]
+    rewards, unreadable = [reward for reward, *_ in results], sum(bad for _, bad, *_ in results)
+    slow = [number for number, (*_, is_slow) in enumerate(results) if is_slow]
+    return GroupRewards(rewards, unreadable, slow, next((f for _, _, f, _ in results if f), ""))
 
 
 def _scored_in_fork(
     source: TaskSource, task: Task, text: str, limits: CopyLimits
 ) -> tuple[float, bool, str, bool] | None:
     """Return reward, unreadable, error and slow; None if its copy ended or hangs."""
-    ours, theirs = os.pipe()
+    reader, writer = os.pipe()
     child = os.fork()
     if not child:
-        _score_as_fork(source, task, text, limits, theirs)
-    os.close(theirs)
+        _score_as_fork(source, task, text, limits, writer)
+    os.close(writer)
     try:
-        reply = _read_reply(ours, limits.wall_seconds)
+        reply = _read_reply(reader, limits.wall_seconds)
     finally:
-        os.close(ours)
+        os.close(reader)
         os.kill(child, signal.SIGKILL)
         _, status, usage = os.wait4(child, 0)
-    spent = usage.ru_utime + usage.ru_stime
+    cpu_time = usage.ru_utime + usage.ru_stime
     if reply is None:
         return None  # it sleeps, or waits for what does not come
     if not reply:
         # A text that runs as code may ignore the first signal.
-        ended_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-        if ended_by == signal.SIGKILL and spent < limits.cpu_seconds:
+        signum = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+        if signum == signal.SIGKILL and cpu_time < limits.cpu_seconds:
             raise OSError("the operating system ended the process of a text")
         return None  # for example an endless loop or recursion, or ``sys.exit()``
     try:  # what its text may have written
@@ -80,28 +80,28 @@ def _scored_in_fork(
     if type(reward) is not float or not 0.0 <= reward <= 1.0 or unreadable not in (0, 1):
         raise ScoringError("a text gave a result that is not a reward")
     fault = f"{fault:.{MOST_FAULT}}" if isinstance(fault, str) else ""
-    return reward, bool(unreadable), fault, spent >= limits.slow_seconds
+    return reward, bool(unreadable), fault, cpu_time >= limits.slow_seconds
 
 
-def _read_reply(end: int, seconds: float) -> bytes | None:
+def _read_reply(fd: int, seconds: float) -> bytes | None:
     """Return what a copy wrote until it ended, empty if nothing; None if it has not ended."""
-    reply, until, poll = b"", time.monotonic() + seconds, select.poll()
-    poll.register(end, select.POLLIN)
-    while poll.poll(max(0.0, 1000 * (until - time.monotonic()))):
-        part = os.read(end, _REPLY_BYTES - len(reply))
-        reply += part
-        if not part or len(reply) == _REPLY_BYTES:
+    reply, deadline, poller = b"", time.monotonic() + seconds, select.poll()
+    poller.register(fd, select.POLLIN)
+    while poller.poll(max(0.0, 1000 * (deadline - time.monotonic()))):
+        chunk = os.read(fd, _REPLY_BYTES - len(reply))
+        reply += chunk
+        if not chunk or len(reply) == _REPLY_BYTES:
             return reply
     return None
 
 
 def _score_as_fork(
-    source: TaskSource, task: Task, text: str, limits: CopyLimits, end: int
+    source: TaskSource, task: Task, text: str, limits: CopyLimits, fd: int
 ) -> NoReturn:
     import resource  # not on Windows, where scoring evaluates no text
 
     try:
-        os.dup2(end, _REPLY)
+        os.dup2(fd, _REPLY)
         os.closerange(_REPLY + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         die_with_parent()
         resource.setrlimit(resource.RLIMIT_CPU, (limits.cpu_seconds, limits.cpu_seconds + 1))

@@ -102,21 +102,21 @@ class TurnWorker(asyncio.Protocol):
 
     def overdue(self, now: float) -> bool:
         """Return whether a turn exceeded its time, with a grace period for waiting turns."""
-        runs = self._current_number is not None
-        if runs and now - self._current_since > self.wall_seconds:
+        running = self._current_number is not None
+        if running and now - self._current_since > self.wall_seconds:
             return True
-        most = (1 + runs) * self.wall_seconds + STUCK_SECONDS
-        since = min((t.begun for t in self.turns.values() if t.begun is not None), default=now)
+        limit = (1 + running) * self.wall_seconds + STUCK_SECONDS
+        oldest = min((t.begun for t in self.turns.values() if t.begun is not None), default=now)
         pending = bool(self.turns) or self.stuck
-        return now - since > most or (pending and now - self._last_progress > most)
+        return now - oldest > limit or (pending and now - self._last_progress > limit)
 
     def culprit(self) -> PendingTurn | None:
         """Return the turn to blame for an overdue worker, if any."""
         if self._current_number is not None:
             return self.current
-        begun = [turn for turn in self.turns.values() if turn.begun is not None]
+        started = [turn for turn in self.turns.values() if turn.begun is not None]
         first = next(iter(self.turns.values()), None)
-        return min(begun, key=lambda turn: turn.begun or 0.0, default=first)
+        return min(started, key=lambda turn: turn.begun or 0.0, default=first)
 
     def disconnect(self) -> None:
         """Close the channel; later messages are ignored."""
@@ -161,8 +161,8 @@ class TurnWorker(asyncio.Protocol):
         if "turn" in message:
             self._take_answer(self._known(message["turn"]), message)
         else:
-            at = message.get("at")
-            self._current_number = None if at is None else self._known(at)
+            number = message.get("at")
+            self._current_number = None if number is None else self._known(number)
             self._current_since = self._last_message
             if (turn := self.current) and turn.begun is None:
                 turn.begun = self._last_progress = self._last_message
@@ -176,10 +176,10 @@ class TurnWorker(asyncio.Protocol):
         # A malformed reply is its own turn's fault.
         self._current_number = number
         if turn := self.turns.get(number):
-            moved = decoded(message, self._last_message - (turn.begun or self._last_message))
+            response = decoded(message, self._last_message - (turn.begun or self._last_message))
             del self.turns[number]
             self._last_progress = self._last_message
-            self.answered(self, turn, moved)
+            self.answered(self, turn, response)
         self._current_number = None
 
 
@@ -211,14 +211,14 @@ class WorkerPair:
     async def close(self) -> None:
         """End the workers and refuse all pending turns."""
         self._closed = True
-        waiting = [*self._queue]
+        turns = [*self._queue]
         for worker in self._workers:
-            waiting += worker.turns.values()
+            turns += worker.turns.values()
             worker.disconnect()
             self._run_end(asyncio.to_thread(worker.process.end))
         self._queue.clear()
         self._workers.clear()
-        for turn in waiting:
+        for turn in turns:
             turn.settle(VerifierError(UNAVAILABLE, "the verifier is closed"))
         if self._starting:
             await asyncio.wait([self._starting])
@@ -226,20 +226,20 @@ class WorkerPair:
             await asyncio.wait(self._ending)
 
     def _assign(self) -> None:
-        left: list[PendingTurn] = []
+        deferred: list[PendingTurn] = []
         while self._queue and any(worker.open for worker in self._workers):
             turn = self._queue.popleft()
             if (worker := self._worker_for(turn)) is None:
-                left.append(turn)
+                deferred.append(turn)
                 continue
             try:
                 admit(worker.process, self._common.specs, turn.move.task)
                 worker.send(turn)
-            except VerifierError as refused:
-                turn.settle(refused)
+            except VerifierError as refusal:
+                turn.settle(refusal)
             except ValueError as error:
                 turn.settle(VerifierError(CRASHED, str(error), 0.0))
-        self._queue.extendleft(reversed(left))
+        self._queue.extendleft(reversed(deferred))
         if self._needs_another():
             self._starting = asyncio.create_task(self._start_worker())
         pending = self._queue or any(worker.turns or worker.stuck for worker in self._workers)
@@ -251,8 +251,8 @@ class WorkerPair:
         last = self._last_worker(turn)
         if last and last in self._workers and (self._needs_episode(turn) or not last.stuck):
             return last if last.open else None
-        able = [worker for worker in self._workers if worker.open]
-        return min(able, key=lambda worker: len(worker.turns), default=None)
+        candidates = [worker for worker in self._workers if worker.open]
+        return min(candidates, key=lambda worker: len(worker.turns), default=None)
 
     def _last_worker(self, turn: PendingTurn) -> TurnWorker | None:
         """Return the last worker of a turn's trajectory, which may have ended."""
@@ -261,22 +261,22 @@ class WorkerPair:
 
     def _needs_episode(self, turn: PendingTurn) -> bool:
         """Return whether a turn can continue only where its episode is."""
-        begun = turn.begun is not None or self._last_worker(turn) is not None
+        started = turn.begun is not None or self._last_worker(turn) is not None
         env = self._common.opened_envs.get(turn.move.task.env)
-        return begun and env is not None and not env.replayable
+        return started and env is not None and not env.replayable
 
     def _refuse_if_lost(self, turn: PendingTurn) -> bool:
         """Refuse a turn whose episode is lost and not replayable; return whether so."""
         lost = self._needs_episode(turn) and self._last_worker(turn) not in self._workers
         if lost:
-            why = "its episode is lost, and it cannot be played again"
-            turn.settle(VerifierError(NOT_REPLAYED, why, 0.0))
+            detail = "its episode is lost, and it cannot be played again"
+            turn.settle(VerifierError(NOT_REPLAYED, detail, 0.0))
         return lost
 
     def _movable(self, worker: TurnWorker) -> list[int]:
         """Return the numbers of a worker's turns that another one can take over."""
-        waiting = [n for n, turn in worker.turns.items() if turn is not worker.current]
-        return [n for n in waiting if not self._needs_episode(worker.turns[n])]
+        numbers = [n for n, turn in worker.turns.items() if turn is not worker.current]
+        return [n for n in numbers if not self._needs_episode(worker.turns[n])]
 
     def _check_workers(self) -> None:
         self._next_check = None
@@ -317,11 +317,11 @@ class WorkerPair:
             if self._workers:
                 self._next_start = time.monotonic() + self._wall_seconds
                 return
-            refused = VerifierError(UNAVAILABLE, str(error))
+            refusal = VerifierError(UNAVAILABLE, str(error))
             if isinstance(error, VerifierError):
-                refused = error
+                refusal = error
             while self._queue:
-                self._queue.popleft().settle(refused)
+                self._queue.popleft().settle(refusal)
             return
         self._starting = None
         if self._closed:
@@ -333,15 +333,15 @@ class WorkerPair:
             self._ended(worker, None)
         self._assign()
 
-    def _answered(self, worker: TurnWorker, turn: PendingTurn, moved: Moved) -> None:
+    def _answered(self, worker: TurnWorker, turn: PendingTurn, response: Moved) -> None:
         self._episodes.pop(turn.move.key, None)
-        if isinstance(moved, Answered):
-            self._common.note_fault(turn.move.task.env, moved.fault)
-            if moved.reward is None:
+        if isinstance(response, Answered):
+            self._common.note_fault(turn.move.task.env, response.fault)
+            if response.reward is None:
                 self._episodes[turn.move.key] = (turn.move.task, worker)
         while len(self._episodes) > MOST_LIVE * MOST_WORKERS:
             self._episodes.popitem(last=False)
-        turn.settle(moved)
+        turn.settle(response)
 
     def _ended(self, worker: TurnWorker, death: WorkerDied | None) -> None:
         if worker in self._workers:
@@ -356,28 +356,28 @@ class WorkerPair:
         turns = list(worker.turns.values())
         for turn in turns:
             turn.losses += culprit is None
-        blamed = [t for t in turns if t is culprit or t.losses == MOST_LOSSES]
-        self._queue.extendleft(turn for turn in reversed(turns) if turn not in blamed)
+        culprits = [t for t in turns if t is culprit or t.losses == MOST_LOSSES]
+        self._queue.extendleft(turn for turn in reversed(turns) if turn not in culprits)
         self._queue = deque(turn for turn in self._queue if not self._refuse_if_lost(turn))
-        self._run_end(self._end_lost(worker.process, error, blamed))
+        self._run_end(self._end_lost(worker.process, error, culprits))
         self._assign()
 
     def _run_end(self, end: Coroutine[Any, Any, None]) -> None:
-        leaving = asyncio.create_task(end)
-        self._ending.add(leaving)
-        leaving.add_done_callback(self._ending.discard)
+        task = asyncio.create_task(end)
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
 
     async def _end_lost(
-        self, process: WorkerProcess, error: OSError | WorkerDied, blamed: Sequence[PendingTurn]
+        self, process: WorkerProcess, error: OSError | WorkerDied, culprits: Sequence[PendingTurn]
     ) -> None:
         now = time.monotonic()
         death = await asyncio.to_thread(process.death, error, self._wall_seconds)
-        first = blamed[0] if blamed else None
+        first = culprits[0] if culprits else None
         env = first.move.task.env if first else None
-        begun = first.begun if first and first.begun is not None else now
-        refused = self._common.note_death(env, death, now - begun)
-        for turn in blamed:
-            turn.settle(refused)
+        start = first.begun if first and first.begun is not None else now
+        refusal = self._common.note_death(env, death, now - start)
+        for turn in culprits:
+            turn.settle(refusal)
 
 
 class TurnWorkers:
@@ -400,11 +400,11 @@ class TurnWorkers:
             why = f"env {env!r} is answered in one turn" if spec else f"{env!r} is not served here"
             turn.settle(VerifierError(UNKNOWN_ENV, why, 0.0))
         with self._lock:
-            taken = bool(playable) and not self._closed
-            if taken:
+            accepted = bool(playable) and not self._closed
+            if accepted:
                 self._thread = self._thread or LoopThread("turns")
                 self._thread.soon(partial(self._take, playable))
-        if not taken:
+        if not accepted:
             for turn in playable:
                 turn.settle(VerifierError(UNAVAILABLE, "the verifier is closed"))
         return [turn.outcome for turn in turns]
@@ -418,11 +418,11 @@ class TurnWorkers:
             thread.close()
 
     def _take(self, turns: Sequence[PendingTurn]) -> None:
-        for grants, alike in groupby(turns, lambda turn: self._common.granted(turn.move.task.env)):
+        for grants, group in groupby(turns, lambda turn: self._common.granted(turn.move.task.env)):
             if grants not in self._pairs:
                 start = partial(self._common.start, grants, turns=True)
                 self._pairs[grants] = WorkerPair(self._common, start)
-            self._pairs[grants].take(list(alike))
+            self._pairs[grants].take(list(group))
 
     async def _close_all(self) -> None:
         for pair in self._pairs.values():

@@ -98,15 +98,15 @@ class Verifier(Scorer):
         with self._lock:
             try:
                 worker = self._workers.serving(asked[0].task.env)
-            except VerifierError as refused:
-                return [refused]
+            except VerifierError as error:
+                return [error]
             try:
-                first = admitted(worker, self._workers.specs, asked)
-            except VerifierError as refused:
-                place = asked[0].task.env, asked[0].task.level
-                alike = takewhile(lambda each: (each.task.env, each.task.level) == place, asked)
-                return [refused for _ in alike]
-            return self._verify(worker, first, math.inf if seconds is None else seconds)
+                batch = admitted(worker, self._workers.specs, asked)
+            except VerifierError as error:
+                key = asked[0].task.env, asked[0].task.level
+                similar = takewhile(lambda item: (item.task.env, item.task.level) == key, asked)
+                return [error for _ in similar]
+            return self._verify(worker, batch, math.inf if seconds is None else seconds)
 
     def prompts(self, tasks: Sequence[TaskRef]) -> list[str]:
         return [prompt for prompt, _ in self.examples(tasks)]
@@ -116,12 +116,12 @@ class Verifier(Scorer):
 
         The completion is None if no right answer is known. Raises ``VerifierError`` if one fails.
         """
-        found: dict[int, tuple[str, str | None]] = {}
+        results: dict[int, tuple[str, str | None]] = {}
         numbered = list(enumerate(tasks))
         for grants in dict.fromkeys(self._workers.granted(task.env) for task in tasks):
-            part = [(n, task) for n, task in numbered if self._workers.granted(task.env) == grants]
-            found |= zip((n for n, _ in part), self._built([t for _, t in part]), strict=True)
-        return [found[n] for n, _ in numbered]
+            batch = [(n, task) for n, task in numbered if self._workers.granted(task.env) == grants]
+            results |= zip((n for n, _ in batch), self._built([t for _, t in batch]), strict=True)
+        return [results[n] for n, _ in numbered]
 
     @property
     def environments(self) -> frozenset[str]:
@@ -162,30 +162,30 @@ class Verifier(Scorer):
             worker = self._workers.serving(tasks[0].env)
             for task in tasks:
                 admit(worker, self._workers.specs, task)
-            began = time.monotonic()
+            start = time.monotonic()
             try:
                 reply = worker.ask(message, self._seconds)
             except WorkerDied as death:
-                elapsed = time.monotonic() - began
+                elapsed = time.monotonic() - start
                 self._workers.end(worker)
                 raise self._workers.note_death(tasks[0].env, death, elapsed) from death
-            if refused := refusal(reply, time.monotonic() - began):
-                raise refused
-        prompts, written = reply.get("prompts"), reply.get("written")
-        for each in (prompts, written):
-            if not isinstance(each, list) or len(each) != len(tasks):
+            if error := refusal(reply, time.monotonic() - start):
+                raise error
+        prompts, completions = reply.get("prompts"), reply.get("written")
+        for items in (prompts, completions):
+            if not isinstance(items, list) or len(items) != len(tasks):
                 raise VerifierError(CRASHED, "the worker's prompts are malformed")
         return [
             (str(prompt), None if right is None else str(right))
-            for prompt, right in zip(prompts or [], written or [], strict=True)
+            for prompt, right in zip(prompts or [], completions or [], strict=True)
         ]
 
     def _verify(self, worker: WorkerProcess, groups: Requests, seconds: float) -> list[Scored]:
-        each = [self._workers.seconds_for(group) for group in groups]
+        times = [self._workers.seconds_for(group) for group in groups]
         outcomes: list[Scored] = []
         last = time.monotonic()
         try:
-            for outcome, unreadable, fault in answers(worker, groups, each=each, together=seconds):
+            for outcome, unreadable, fault in answers(worker, groups, each=times, together=seconds):
                 last = time.monotonic()
                 env = groups[len(outcomes)].task.env
                 self._workers.note_fault(env, fault)
@@ -231,7 +231,7 @@ class VerifierPool(Opened, Scorer):
 
     @property
     def opened_envs(self) -> Mapping[str, OpenEnv]:
-        return ChainMap(*(dict(each.opened_envs) for each in self._verifiers))
+        return ChainMap(*(dict(verifier.opened_envs) for verifier in self._verifiers))
 
     def play_each(self, moves: Sequence[Move]) -> list[Future[Moved]]:
         """Begin turns in the first verifier, which holds all episodes."""

@@ -73,14 +73,14 @@ def cpu_limit(seconds: float) -> Iterator[None]:
     def stop(*_: object) -> NoReturn:
         raise OverLimit(f"an answer took more than {seconds:g} s")
 
-    before = signal.signal(signal.SIGVTALRM, stop)
+    previous = signal.signal(signal.SIGVTALRM, stop)
     # Again and again: an exception in a finalizer is lost.
     signal.setitimer(signal.ITIMER_VIRTUAL, seconds, seconds / 10)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, before)
+        signal.signal(signal.SIGVTALRM, previous)
 
 
 def refused(error: Exception) -> dict[str, Any]:
@@ -125,8 +125,8 @@ class LiveEpisodes:
         built or is single-turn; EpisodeError: the environment violates its interface.
         """
         live = self._live.pop(key, None)
-        known = len(live.actions) if live else 0
-        if live is None or (live.task, live.actions) != (task, tuple(actions[:known])):
+        count = len(live.actions) if live else 0
+        if live is None or (live.task, live.actions) != (task, tuple(actions[:count])):
             environment = source.environment
             if len(actions) > 1 and environment is not None and not environment.replayable:
                 raise NotReplayed("its episode is lost, and it cannot be played again")
@@ -188,16 +188,16 @@ class TurnServer:
             return
         for number in request["drop"]:
             self._queued.pop(number, None)
-            if waiting := self._waiting.get(number):
-                waiting.cancel()
+            if task := self._waiting.get(number):
+                task.cancel()
         self._report(None, again=True)
 
     def _start_next(self) -> None:
         number = next(iter(self._queued))
         request = self._queued.pop(number)
-        begun = partial(self._report, number)
-        running = _Running(begun, self._report_idle_later, self._cpu_seconds)
-        work = surrounded(self._played(request), running)
+        on_begin = partial(self._report, number)
+        context = _Running(on_begin, self._report_idle_later, self._cpu_seconds)
+        work = surrounded(self._played(request), context)
         environment = self._sources[request["task"][0]].environment
         if environment is None or not environment.waits:
             try:
@@ -206,9 +206,9 @@ class TurnServer:
                 reply = refused(error)
             self._answer(number, reply)
             return
-        waiting = asyncio.create_task(self._await(number, work, request["seconds"]))
-        self._waiting[number] = waiting
-        waiting.add_done_callback(lambda done: self._ended(number, done))
+        task = asyncio.create_task(self._await(number, work, request["seconds"]))
+        self._waiting[number] = task
+        task.add_done_callback(lambda done: self._ended(number, done))
 
     async def _await(self, number: int, work: Coroutine[Any, Any, Reply], seconds: float) -> None:
         try:
@@ -218,9 +218,9 @@ class TurnServer:
             reply = refused(error)
         self._answer(number, reply)
 
-    def _ended(self, number: int, waiting: asyncio.Task[None]) -> None:
+    def _ended(self, number: int, task: asyncio.Task[None]) -> None:
         self._waiting.pop(number)
-        if not waiting.cancelled() and (error := waiting.exception()):
+        if not task.cancelled() and (error := task.exception()):
             self._failed = error
             self._arrival.set()
 
@@ -229,10 +229,10 @@ class TurnServer:
         task = TaskRef(env, level, seed, Split(split))
         source, actions, final = self._sources[env], request["actions"], request["final"]
         try:
-            answered = await self._live.move(request["key"], source, task, actions, final=final)
+            response = await self._live.move(request["key"], source, task, actions, final=final)
         except (EpisodeError, NotReplayed, RecursionError, TaskError) as error:
             return refused(error)
-        return asdict(answered)
+        return asdict(response)
 
     def _answer(self, number: int, reply: Reply) -> None:
         self._channel.send({**reply, "turn": number})
@@ -283,15 +283,15 @@ _OPENING_CPU_SECONDS = 60
 def main() -> None:
     channel = take_over_stdin()
     options = channel.receive()
-    own = Confinement(**options["confinement"])
+    sandbox = Confinement(**options["confinement"])
     prepare_to_wait()
-    confine(own)
+    confine(sandbox)
     allow_cpu(_OPENING_CPU_SECONDS)
     try:
         # Nothing else uses the generators here, so requests need not restore them.
         with kept():
             limits = options["cpu_seconds"], options["text_seconds"], options["slow_part"]
-            _TaskServer(channel, _open(channel), *limits, bytes.fromhex(own.once)).serve()
+            _TaskServer(channel, _open(channel), *limits, bytes.fromhex(sandbox.once)).serve()
     except ChannelError:
         return
     except MemoryError:
@@ -353,18 +353,18 @@ class _TaskServer:
 
     def _verify(self, request: dict[str, Any]) -> None:
         """Reply to each group when scored; stop at a refusal or after some seconds."""
-        stop = time.monotonic() + request["seconds"]
-        left = len(request["groups"])
-        while left:
-            reply = self._scored(*request["groups"][-left])
-            left = 0 if "refused" in reply or time.monotonic() >= stop else left - 1
-            self.channel.send({**reply, "last": not left})
+        deadline = time.monotonic() + request["seconds"]
+        remaining = len(request["groups"])
+        while remaining:
+            reply = self._scored(*request["groups"][-remaining])
+            remaining = 0 if "refused" in reply or time.monotonic() >= deadline else remaining - 1
+            self.channel.send({**reply, "last": not remaining})
 
     def _built(self, tasks: list[list[Any]]) -> Reply:
         try:
             built = [self._build(task) for task in tasks]
-            written = [self.sources[each.ref.env].written(each) for each in built]
-            return {"prompts": [each.prompt for each in built], "written": written}
+            completions = [self.sources[item.ref.env].written(item) for item in built]
+            return {"prompts": [item.prompt for item in built], "written": completions}
         except (TaskError, RecursionError) as error:
             return refused(error)
 
@@ -378,10 +378,10 @@ class _TaskServer:
                 times = seconds, self.text_seconds, self.slow_part * seconds
                 scores = score_apart(source, task, texts, CopyLimits(self.once, *times))
             else:
-                most = ANSWER_SHARE * seconds
-                slow = self.slow_part * (most if source.environment is None else seconds)
+                limit = ANSWER_SHARE * seconds
+                slow = self.slow_part * (limit if source.environment is None else seconds)
                 answers = _limited(texts, seconds)
-                scores = score(source, task, answers, lambda: cpu_limit(most), slow)
+                scores = score(source, task, answers, lambda: cpu_limit(limit), slow)
         except (NotReplayed, OSError, ScoringError, TaskError, RecursionError) as error:
             return refused(error)
         return {"prompt": task.prompt, **asdict(scores)}

@@ -120,8 +120,8 @@ class WorkerProcess:
             worker.send({**times, "slow_part": slow_part, "confinement": asdict(own)}, seconds)
             reply = worker.ask(task_set, seconds)
         except WorkerDied as death:
-            last = stderr.read().decode(errors="replace").strip().rsplit("\n", 1)[-1]
-            detail = f"{death}: {last or 'it left no message'}"
+            last_line = stderr.read().decode(errors="replace").strip().rsplit("\n", 1)[-1]
+            detail = f"{death}: {last_line or 'it left no message'}"
             logger.error("no worker can be started: %s", detail)
             raise VerifierError(UNAVAILABLE, detail) from death
         stderr.close()
@@ -187,13 +187,13 @@ class WorkerProcess:
 
 
 def _launched(
-    own: Confinement, environment: Mapping[str, str], sources: Collection[str], seconds: float
+    sandbox: Confinement, environment: Mapping[str, str], sources: Collection[str], seconds: float
 ) -> tuple[subprocess.Popen[bytes] | ForkedProcess, Channel]:
     """Start a worker's process: a fork on Linux, unless a command has to confine it."""
-    outside = launch_prefix(sandbox_support(), own.readable, network=own.network)
+    prefix = launch_prefix(sandbox_support(), sandbox.readable, network=sandbox.network)
     # Standard error is never a log file: the worker cannot write files.
-    if sys.platform != "linux" or outside:
-        return _STARTS.submit(spawn, WORKER, environment, before=outside).result()
+    if sys.platform != "linux" or prefix:
+        return _STARTS.submit(spawn, WORKER, environment, before=prefix).result()
     try:
         return fork(WORKER, environment, sources, seconds)
     except OSError as error:
@@ -265,8 +265,8 @@ class Workers:
 
     def seconds_for(self, group: Submission) -> float:
         """Return the timeout of a group: local texts that run as code have it each."""
-        each = not self._outside and self.granted(group.task.env).evaluates
-        return self.limits.wall_seconds * (len(group.texts) if each else 1)
+        per_text = not self._outside and self.granted(group.task.env).evaluates
+        return self.limits.wall_seconds * (len(group.texts) if per_text else 1)
 
     def note_death(self, env: str | None, death: WorkerDied, seconds: float) -> VerifierError:
         """Count and log a worker's death on an env, None if idle; return the refusal."""
@@ -285,7 +285,7 @@ class Workers:
     def end(self, worker: WorkerProcess) -> None:
         """End a worker; the next request for its envs starts another one."""
         worker.end()
-        self._workers = {grants: each for grants, each in self._workers.items() if each != worker}
+        self._workers = {grants: proc for grants, proc in self._workers.items() if proc != worker}
 
     def serving(self, env: str) -> WorkerProcess:
         """Return the worker of an env; raise ``VerifierError`` if none is available."""
@@ -318,11 +318,11 @@ class Workers:
             if self._grants[name] == grants and (spec.source == ENVIRONMENT or not turns)
         ]
         memory, nice = self.limits.memory_mib, 10 if self._outside else 0
-        own = grants.confinement(sandbox_support(), memory_mib=memory, nice=nice)
+        sandbox = grants.confinement(sandbox_support(), memory_mib=memory, nice=nice)
         worker = WorkerProcess.start(
             {"specs": [asdict(s) for s in specs], "allowed": self._allowed.message()},
             self.limits,
-            own,
+            sandbox,
             hash_seed=self._hash_seed,
             sources=self._sources,
             text_seconds=(BEYOND if self._outside else WITHIN) * self.limits.wall_seconds,

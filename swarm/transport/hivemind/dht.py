@@ -62,31 +62,31 @@ class HivemindDHT:
             for subkey, (value, expiry) in records.items():
                 merged.store(subkey, value, expiry)
 
-        if (held := self._protocol.storage.get(key_id)) is not None:
-            take(held.value)
+        if (local := self._protocol.storage.get(key_id)) is not None:
+            take(local.value)
         await self._nearest(key_id, take)
         return {subkey: self._gate.value(entry.value) for subkey, entry in merged.items()}
 
     async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
         key_id = self._node_of(dht_key_of(key))
         dumps = self._protocol.serializer.dumps
-        packed = dumps(value)
-        near = await self._nearest(key_id)
+        encoded = dumps(value)
+        nearest = await self._nearest(key_id)
         if not self._protocol.client_mode:
-            near.append((self._dht.node_id, self._dht.peer_id))
-        near.sort(key=lambda pair: int(key_id.xor_distance(pair[0])))
+            nearest.append((self._dht.node_id, self._dht.peer_id))
+        nearest.sort(key=lambda pair: int(key_id.xor_distance(pair[0])))
 
         async def put(peer: Any) -> Iterable[bool] | None:
             if peer != self._dht.peer_id:
                 stored: Iterable[bool] | None = await self._protocol.call_store(
-                    peer, [key_id], [packed], [expiry], [subkey]
+                    peer, [key_id], [encoded], [expiry], [subkey]
                 )
                 return stored
-            record = DictionaryRecord(key_id.to_bytes(), dumps(subkey), packed, expiry)
+            record = DictionaryRecord(key_id.to_bytes(), dumps(subkey), encoded, expiry)
             storage = self._protocol.storage
-            return [self._gate.validate(record) and storage.store(key_id, packed, expiry, subkey)]
+            return [self._gate.validate(record) and storage.store(key_id, encoded, expiry, subkey)]
 
-        return await placed(near, put)
+        return await placed(nearest, put)
 
     def _node_of(self, raw: bytes) -> Any:
         if len(raw) != NODE_BYTES:
@@ -97,10 +97,10 @@ class HivemindDHT:
         self, key_id: Any, take: Callable[[Any], None] = lambda records: None
     ) -> list[tuple[Any, Any]]:
         # ``take`` receives the records of each answer.
-        own, ask = (self._dht.node_id, self._dht.peer_id), partial(self._find, key_id, take)
-        search = Search(own, key_id.xor_distance, ask, self._counters)
+        local, ask = (self._dht.node_id, self._dht.peer_id), partial(self._find, key_id, take)
+        search = Search(local, key_id.xor_distance, ask, self._counters)
         table = self._protocol.routing_table
-        return await search.nearest(table.get_nearest_neighbors(key_id, BUCKET, exclude=own[0]))
+        return await search.nearest(table.get_nearest_neighbors(key_id, BUCKET, exclude=local[0]))
 
     async def _find(
         self, key_id: Any, take: Callable[[Any], None], peer: Any
@@ -119,7 +119,7 @@ class HivemindDHT:
             return None
         try:
             (result,) = response.results
-            named = self._named(result)
+            neighbors = self._named(result)
             if result.type == self._messages.FOUND_DICTIONARY:
                 take(self._gate.records(key_id.to_bytes(), result.value))
             if response.peer.node_id:
@@ -129,13 +129,13 @@ class HivemindDHT:
             self._counters.add("dht_answers_refused")
             logger.debug("peer %s answers a search with an invalid message: %r", peer, error)
             return None
-        return node, named
+        return node, neighbors
 
     def _named(self, result: Any) -> list[tuple[Any, Any]]:
         # Only the first neighbors: parsing an id costs much more than sending one.
         nodes, peers = result.nearest_node_ids, result.nearest_peer_ids
-        if refused := max(0, len(nodes) - BUCKET - 1):
-            self._counters.add("neighbours_refused", refused)
+        if excess := max(0, len(nodes) - BUCKET - 1):
+            self._counters.add("neighbours_refused", excess)
         pairs = zip(nodes[: BUCKET + 1], peers[: BUCKET + 1], strict=True)
         peer_of = type(self._dht.peer_id)
         return [(self._node_of(node), peer_of(peer)) for node, peer in pairs]
@@ -193,8 +193,8 @@ class NewIds:
     def take(self, peer: str) -> bool:
         """Count a peer's new id; return False if it took another one too recently."""
         now = self._clock.monotonic()
-        taken = self._taken.get(peer)
-        if taken is not None and now < taken + SAME_ID_SECONDS:
+        taken_at = self._taken.get(peer)
+        if taken_at is not None and now < taken_at + SAME_ID_SECONDS:
             return False
         self._taken.put(peer, now)
         return True
@@ -221,13 +221,13 @@ class OneIdEach:
     def _may(self, node_id: Any, peer_id: Any) -> bool:
         if self._table.uid_to_peer_id.get(node_id, peer_id) != peer_id:
             return False
-        present = self._table.peer_id_to_uid.get(peer_id)
-        if present == node_id:
+        current = self._table.peer_id_to_uid.get(peer_id)
+        if current == node_id:
             return True
         if not self._new_ids.take(str(peer_id)):
             return False
-        if present is not None and present in self._table.uid_to_peer_id:
-            del self._table[present]
+        if current is not None and current in self._table.uid_to_peer_id:
+            del self._table[current]
         return True
 
     def _trim(self, node_id: Any) -> None:
@@ -245,15 +245,15 @@ def packed(address: str, multiaddr: Any) -> Any:
     ``multiaddr`` is hivemind's class. Inside an address it writes a PeerID as a version 1 CID,
     which go-libp2p, and so the daemon, rejects. This function writes each ``/p2p/`` itself.
     """
-    first, *named = address.split("/p2p/")
+    first, *segments = address.split("/p2p/")
     raw = multiaddr(first).to_bytes()
-    for part in named:
-        peer, slash, rest = part.partition("/")
+    for segment in segments:
+        peer, slash, suffix = segment.partition("/")
         multihash = decode_base58(peer)
         if not multihash or len(multihash) > 127:
             raise ValueError(f"{peer!r} is not a peer id")
         raw += P2P + bytes((len(multihash),)) + multihash
-        raw += multiaddr(slash + rest).to_bytes() if rest else b""
+        raw += multiaddr(slash + suffix).to_bytes() if suffix else b""
     return multiaddr(raw)
 
 
@@ -263,8 +263,8 @@ def own(addresses: Iterable[Any], peer: str) -> tuple[str, ...]:
     The result is empty if the daemon reports none. A node that peers cannot dial hides its public
     addresses and may have no others until a peer relays for it.
     """
-    found = (f"{address}/p2p/{peer}" for address in addresses)
-    return tuple(sorted(found, key=is_relayed, reverse=True))
+    result = (f"{address}/p2p/{peer}" for address in addresses)
+    return tuple(sorted(result, key=is_relayed, reverse=True))
 
 
 def by_peer(peers: Iterable[Any]) -> dict[str, tuple[str, ...]]:
@@ -272,12 +272,12 @@ def by_peer(peers: Iterable[Any]) -> dict[str, tuple[str, ...]]:
 
     A connection has no address here if hivemind has no name for the transport, which peers choose.
     """
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for peer in peers:
-        name = str(peer.peer_id)
-        readable = filter(None, map(_text, peer.addrs))
-        found.setdefault(name, []).extend(f"{address}/p2p/{name}" for address in readable)
-    return {name: tuple(sorted(each, key=is_relayed)) for name, each in found.items()}
+        peer_id = str(peer.peer_id)
+        texts = filter(None, map(_text, peer.addrs))
+        result.setdefault(peer_id, []).extend(f"{address}/p2p/{peer_id}" for address in texts)
+    return {peer_id: tuple(sorted(addrs, key=is_relayed)) for peer_id, addrs in result.items()}
 
 
 def _text(address: Any) -> str:
@@ -321,12 +321,12 @@ class BoundedStorage:
     def store_subkey(self, key: Any, subkey: Any, value: bytes, expiration_time: float) -> bool:
         """Store a record if it is later than the stored one and wins a place."""
         if len(self.storage) < len(self._keys):  # some have expired
-            for expired in [each for each in self._keys if each not in self.storage]:
+            for expired in [k for k in self._keys if k not in self.storage]:
                 self._drop_key(expired)
         entry = self.storage.get(key)
-        present = entry.value.get(subkey) if entry is not None else None
-        if present is not None:
-            if present.expiration_time >= expiration_time:
+        previous = entry.value.get(subkey) if entry is not None else None
+        if previous is not None:
+            if previous.expiration_time >= expiration_time:
                 return False
             versions = self._versions[key]
             if versions[subkey] >= MAX_VERSIONS:

@@ -92,8 +92,8 @@ def limit_calls(p2p: Any, counters: Counters, peer_limits: PeerLimits) -> None:
     def charged(handler: Any, kind: type[Any]) -> Any:
         async def serve(request: bytes, peer: Any) -> bytes:
             async def handle() -> bytes:
-                known = with_known_id(kind.FromString(request))
-                return bytes(await handler(known.SerializeToString(), peer))
+                message = with_known_id(kind.FromString(request))
+                return bytes(await handler(message.SerializeToString(), peer))
 
             return await budget.serve(str(peer), len(request), handle)
 
@@ -247,14 +247,14 @@ class HivemindNode:
         from hivemind.p2p import P2P
         from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 
-        begun: list[P2P] = []
+        daemons: list[P2P] = []
 
         class Daemon(P2P):  # type: ignore[misc,unused-ignore]
             """p2pd in a session of its own, which a Ctrl-C in our terminal does not reach."""
 
             def __init__(self) -> None:
                 super().__init__()
-                begun.append(self)
+                daemons.append(self)
 
             @staticmethod
             def _make_process_args(*args: Any, **options: Any) -> list[str]:
@@ -268,8 +268,8 @@ class HivemindNode:
             return await Daemon.create(**options(settings))
         except BaseException as error:
             # hivemind does not stop a p2pd that it started and that is not up yet.
-            for each in begun:
-                await _shut_down(each)
+            for daemon in daemons:
+                await _shut_down(daemon)
             if not isinstance(error, P2PDaemonError | OSError | ValueError):
                 raise
             raise DaemonFailed(
@@ -291,12 +291,12 @@ class HivemindNode:
         from hivemind.proto.dht_pb2 import PingRequest
 
         try:
-            host, _, peer_id = address.rpartition("/p2p/")
+            endpoint, _, peer_id = address.rpartition("/p2p/")
             peer = self._id_of(peer_id)
-            before = peer_id in await self.connected()
-            if claimed and not before and not await self._dials.prove(*place_in(address)):
+            connected = peer_id in await self.connected()
+            if claimed and not connected and not await self._dials.prove(*place_in(address)):
                 raise PeerUnreachable("another peer answers there")
-            await self._dial(peer_id, host)
+            await self._dial(peer_id, endpoint)
             protocol = self.dht.protocol
             answer = await protocol.get_stub(peer).rpc_ping(
                 PingRequest(peer=protocol.node_info), timeout=RPC_SECONDS
@@ -308,7 +308,7 @@ class HivemindNode:
                 f"no peer answers at {address}: {self._reasons.of(address, error)}"
             ) from error
         self._reasons.forget(address)
-        if not before:
+        if not connected:
             self._dials.note(address)
         if node is not None:
             await protocol.update_routing_table(node, peer, responded=True)
@@ -317,8 +317,8 @@ class HivemindNode:
     async def _dial(self, peer: str, address: str) -> None:
         from hivemind.utils.multiaddr import Multiaddr
 
-        where = address.removesuffix(f"/p2p/{peer}")
-        await self.p2p._client.connect(self._id_of(peer), [packed(where, Multiaddr)])
+        endpoint = address.removesuffix(f"/p2p/{peer}")
+        await self.p2p._client.connect(self._id_of(peer), [packed(endpoint, Multiaddr)])
 
     async def connected(self) -> dict[str, tuple[str, ...]]:
         self._met = by_peer(await self.p2p.list_peers())
@@ -334,16 +334,16 @@ class HivemindNode:
         """
         if peer in self._met or peer in await self.connected():
             return
-        seen = self._seen_at.get(peer)
-        for address in seen or ():
+        addresses = self._seen_at.get(peer)
+        for address in addresses or ():
             try:
                 if is_relayed(address) or await self._dials.prove(*place_in(address)):
                     return
             except (NoPeer, OSError) as error:
                 logger.debug("peer %s is lost: %s", peer, error)
-        if seen:
+        if addresses:
             try:
-                await self._dials.find(lambda: self._dial(peer, seen[0]))
+                await self._dials.find(lambda: self._dial(peer, addresses[0]))
             except Exception as error:
                 raise PeerUnreachable(f"peer {peer} is lost: {error}") from error
 
@@ -351,8 +351,8 @@ class HivemindNode:
         return (await self.connected()).get(peer, ())
 
     async def look(self) -> None:
-        _, now = await self.p2p._client.identify()
-        self.addresses = own(now, self.peer_id)
+        _, addresses = await self.p2p._client.identify()
+        self.addresses = own(addresses, self.peer_id)
 
     async def add_handler(self, protocol: str, handler: StreamHandler) -> None:
         async def on_stream(info: Any, reader: Any, writer: Any) -> None:
@@ -371,10 +371,10 @@ class HivemindNode:
         await self._check(peer)
         reader, writer = await self.control.daemon_connector.open_connection()
         try:
-            opening = p2pd_pb2.StreamOpenRequest(
+            request = p2pd_pb2.StreamOpenRequest(
                 peer=self._id_of(peer).to_bytes(), proto=[protocol]
             )
-            await write_pbmsg(writer, p2pd_pb2.Request(type="STREAM_OPEN", streamOpen=opening))
+            await write_pbmsg(writer, p2pd_pb2.Request(type="STREAM_OPEN", streamOpen=request))
             response = p2pd_pb2.Response()
             await read_pbmsg_safe(reader, response)
             if response.type == p2pd_pb2.Response.ERROR:
@@ -388,8 +388,8 @@ class HivemindNode:
     async def call(self, peer: str, name: str, request: bytes) -> bytes:
         try:
             async with asyncio.timeout(RPC_SECONDS):
-                handled = self.control.call_unary_handler(self._id_of(peer), name, request)
-                return bytes(await handled)
+                response = self.control.call_unary_handler(self._id_of(peer), name, request)
+                return bytes(await response)
         except Exception as error:
             raise Refused(f"peer {peer} did not answer {name}: {error!r}") from error
 
@@ -400,12 +400,12 @@ class HivemindNode:
         """Do nothing: the node has no threads, and others can stop the daemon."""
 
     async def wait_dead(self) -> str:
-        exited = asyncio.ensure_future(self.p2p._child.wait())
-        hung_up = self.control._read_task
+        exit_task = asyncio.ensure_future(self.p2p._child.wait())
+        read_task = self.control._read_task
         try:
-            await asyncio.wait({exited, hung_up}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({exit_task, read_task}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            exited.cancel()
+            exit_task.cancel()
         code = self.p2p._child.returncode
         return "the daemon hung up" if code is None else f"the daemon exited with status {code}"
 

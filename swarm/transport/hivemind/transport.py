@@ -51,6 +51,6 @@ def import_network() -> None:
             setattr(sys.modules[parent], last, package)
     utils = sys.modules["hivemind.utils"]
     for module, names in USED.items():
-        defined = import_module(f"hivemind.utils.{module}")
+        source = import_module(f"hivemind.utils.{module}")
         for name in names:
-            setattr(utils, name, getattr(defined, name))
+            setattr(utils, name, getattr(source, name))

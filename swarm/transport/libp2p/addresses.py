@@ -52,16 +52,16 @@ class HostPort:
         return self.kind in ("ip4", "ip6")
 
     def __str__(self) -> str:
-        through = f"/p2p/{self.relay}{CIRCUIT}" if self.relay else ""
-        return f"/{self.kind}/{self.host}/tcp/{self.port}{through}"
+        suffix = f"/p2p/{self.relay}{CIRCUIT}" if self.relay else ""
+        return f"/{self.kind}/{self.host}/tcp/{self.port}{suffix}"
 
 
 def place_of(address: str) -> HostPort:
     """Parse a TCP multiaddress through at most one relay; raises ``ValueError``."""
     first, circuit, last = address.partition(CIRCUIT)
-    bare, _, peer = first.partition("/p2p/")
-    _, kind, host, tcp, port, *rest = [*bare.split("/"), "", "", "", ""]
-    if kind not in HOSTS or tcp != "tcp" or not host or any(rest) or len(address) > LONGEST:
+    base, _, peer = first.partition("/p2p/")
+    _, kind, host, tcp, port, *extra = [*base.split("/"), "", "", "", ""]
+    if kind not in HOSTS or tcp != "tcp" or not host or any(extra) or len(address) > LONGEST:
         raise ValueError("no address of this kind can be dialed")
     if not port.isdecimal() or int(port) > 65535:
         raise ValueError(f"{port!r} is not a port")
@@ -75,30 +75,30 @@ def place_of(address: str) -> HostPort:
 
 def seen_at(listening: Sequence[HostPort]) -> tuple[str, ...]:
     """Return this machine's addresses at which others may reach the listeners."""
-    found: dict[str, None] = {}
+    addresses: dict[str, None] = {}
     for place in listening:
         family = EVERYWHERE.get(place.host)
         hosts = [place.host] if family is None else _own(family)
-        found |= dict.fromkeys(str(HostPort(place.kind, host, place.port)) for host in hosts)
-    return tuple(found)
+        addresses |= dict.fromkeys(str(HostPort(place.kind, host, place.port)) for host in hosts)
+    return tuple(addresses)
 
 
 def _own(family: int) -> list[str]:
-    own = [
+    hosts = [
         address.address
         for addresses in psutil.net_if_addrs().values()
         for address in addresses
         if address.family == family and "%" not in address.address
     ]
-    return sorted(own, key=lambda host: not host.startswith(("127.", "::1")))
+    return sorted(hosts, key=lambda host: not host.startswith(("127.", "::1")))
 
 
 def peer_id_bytes(peer: str) -> bytes:
     """Decode a PeerID; raises ``ValueError``."""
-    found = decode_base58(peer) if len(peer) <= LONGEST_TEXT else None
-    if not found:
+    raw = decode_base58(peer) if len(peer) <= LONGEST_TEXT else None
+    if not raw:
         raise ValueError(f"{peer[:LONGEST_TEXT]!r} is not a PeerID")
-    return found
+    return raw
 
 
 def peer_id_text(peer: bytes) -> str:
@@ -135,19 +135,19 @@ def address_of(data: bytes) -> str:
 
 
 def _parts(data: bytes) -> Iterator[str]:
-    at = 0
+    offset = 0
     for _ in range(MOST_PARTS):
-        if at == len(data):
+        if offset == len(data):
             return
-        code, at = varint_at(data, at)
+        code, offset = varint_at(data, offset)
         name, size = _PARTS[code]
         if size is None:
-            size, at = varint_at(data, at)
-        value, at = data[at : at + size], at + size
+            size, offset = varint_at(data, offset)
+        value, offset = data[offset : offset + size], offset + size
         if len(value) < size:
             raise ValueError("an address that ends early")
         yield f"/{name}{_value(name, value)}"
-    if at < len(data):
+    if offset < len(data):
         raise ValueError("an address of too many parts")
 
 
@@ -167,8 +167,8 @@ async def numeric(place: HostPort) -> HostPort:
         return place
     family = {"dns4": socket.AF_INET, "dns6": socket.AF_INET6}.get(place.kind, socket.AF_UNSPEC)
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(place.host, place.port, family=family, type=socket.SOCK_STREAM)
-    host = str(found[0][4][0])
+    infos = await loop.getaddrinfo(place.host, place.port, family=family, type=socket.SOCK_STREAM)
+    host = str(infos[0][4][0])
     return replace(place, kind="ip6" if ":" in host else "ip4", host=host)
 
 
@@ -189,18 +189,18 @@ async def announced(address: str) -> str:
 
 async def resolved(address: str) -> tuple[str, ...]:
     """Resolve a multiaddress to its peer's addresses; raises ``OSError`` if none."""
-    found: dict[str, None] = {}
+    addresses: dict[str, None] = {}
     names, peer = [address], address.rpartition("/p2p/")[2]
     for _ in range(MOST_NESTED + 1):
-        found |= dict.fromkeys(name for name in names if not name.startswith(NAMED))
+        addresses |= dict.fromkeys(name for name in names if not name.startswith(NAMED))
         names = [name for name in names if name.startswith(NAMED)][:MOST_NAMES]
         if not names:
             break
-        listed = await asyncio.gather(*map(_listed, names))
-        names = [each for some in listed for each in some if each.endswith(f"/p2p/{peer}")]
-    if not found:
+        lists = await asyncio.gather(*map(_listed, names))
+        names = [item for items in lists for item in items if item.endswith(f"/p2p/{peer}")]
+    if not addresses:
         raise OSError("the name is unknown, or lists no address of this peer")
-    return tuple(found)[:MOST_ADDRESSES]
+    return tuple(addresses)[:MOST_ADDRESSES]
 
 
 async def _listed(name: str) -> list[str]:

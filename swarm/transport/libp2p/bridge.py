@@ -162,11 +162,11 @@ class Pipe:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._watch_abort, nursery.cancel_scope)
-                ended = trio.Event()
-                nursery.start_soon(self._receive, stream, begun, ended)
+                eof = trio.Event()
+                nursery.start_soon(self._receive, stream, begun, eof)
                 await self._send_all(stream)
                 with trio.move_on_after(LINGER_SECONDS):
-                    await ended.wait()
+                    await eof.wait()
                     clean = True
                 nursery.cancel_scope.cancel()
         except* ConnectionError as errors:
@@ -188,18 +188,18 @@ class Pipe:
                 self._thread.post_back(self._bridge.sent, len(data))
         await stream.close()
 
-    async def _receive(self, stream: Stream | Proposed, begun: bytes, ended: trio.Event) -> None:
+    async def _receive(self, stream: Stream | Proposed, initial: bytes, eof: trio.Event) -> None:
         await self._until(lambda: self._bridge is not None)
         bridge = self._bridge
         assert bridge is not None
-        data = begun or await stream.read(CHUNK)
+        data = initial or await stream.read(CHUNK)
         while data:
             self._ahead += len(data)
             self._thread.post_back(bridge.received, data)
             await self._until(lambda: self._ahead < AHEAD)
             data = await stream.read(CHUNK)
         self._thread.post_back(bridge.received, b"")
-        ended.set()
+        eof.set()
 
     async def _watch_abort(self, scope: trio.CancelScope) -> None:
         await self._until(lambda: self._aborted)

@@ -48,8 +48,8 @@ def pack_call(
 
 def open_call(data: bytes) -> tuple[bytes, bytes]:
     """Return the id and the request of a call; raises ``ValueError``."""
-    call = decode(data)
-    return one(call, 1), one(decode(one(call, 3)), 3)
+    fields = decode(data)
+    return one(fields, 1), one(decode(one(fields, 3)), 3)
 
 
 def pack_answer(call_id: bytes, response: bytes) -> bytes:
@@ -62,9 +62,9 @@ def pack_error(call_id: bytes, reason: str) -> bytes:
 
 def open_answer(data: bytes, call_id: bytes) -> bytes:
     """Return a call's response; raises ``Refused`` or, if malformed, ``ValueError``."""
-    answer = decode(data)
-    response = decode(one(answer, 4))
-    if one(answer, 1) != call_id:
+    fields = decode(data)
+    response = decode(one(fields, 4))
+    if one(fields, 1) != call_id:
         raise Refused("the answer is another call's")
     if error := one(response, 2):
         raise Refused(f"answered by an error: {error[:_ERROR_BYTES]!r}")
@@ -88,14 +88,14 @@ def pack_results(results: Sequence[Result], node_id: bytes) -> bytes:
 
 def open_results(fields: Fields, keys: int, most: int) -> list[Result]:
     """Return the results of a find, with at most ``most`` neighbors per key."""
-    results = [_open_result(decode(each), most) for each in several(fields, 2)]
+    results = [_open_result(decode(data), most) for data in several(fields, 2)]
     if len(results) != keys:
         raise ValueError(f"{len(results)} results for {keys} keys")
     return results
 
 
 def pack_store(records: Sequence[DictionaryRecord], node_id: bytes) -> bytes:
-    lists: Mapping[int, Field | Sequence[Field]] = {
+    fields: Mapping[int, Field | Sequence[Field]] = {
         2: [record.key for record in records],
         3: [record.subkey for record in records],
         4: [record.value for record in records],
@@ -103,18 +103,18 @@ def pack_store(records: Sequence[DictionaryRecord], node_id: bytes) -> bytes:
         6: [False] * len(records),
         7: pack_node(node_id),
     }
-    return encode(lists)
+    return encode(fields)
 
 
 def open_store(fields: Fields) -> list[DictionaryRecord]:
     """Return the records of a store; raises ``ValueError``."""
-    lists = several(fields, 2), several(fields, 3), several(fields, 4), doubles(fields.get(5, []))
+    columns = several(fields, 2), several(fields, 3), several(fields, 4), doubles(fields.get(5, []))
     in_cache = varints(fields.get(6, []))
-    if len(lists[0]) > MOST_KEYS or len({len(each) for each in (*lists, in_cache)}) != 1:
+    if len(columns[0]) > MOST_KEYS or len({len(column) for column in (*columns, in_cache)}) != 1:
         raise ValueError("lists of different lengths, or too many records")
-    if any(len(key) != NODE_BYTES for key in lists[0]):
+    if any(len(key) != NODE_BYTES for key in columns[0]):
         raise ValueError(f"a key is {NODE_BYTES} bytes")
-    return [DictionaryRecord(*record) for record in zip(*lists, strict=True)]
+    return [DictionaryRecord(*record) for record in zip(*columns, strict=True)]
 
 
 def pack_stored(stored: Sequence[bool], node_id: bytes) -> bytes:
@@ -123,24 +123,24 @@ def pack_stored(stored: Sequence[bool], node_id: bytes) -> bytes:
 
 def open_stored(fields: Fields) -> list[bool]:
     """Return which records were stored."""
-    return [bool(each) for each in varints(fields.get(2, []))]
+    return [bool(value) for value in varints(fields.get(2, []))]
 
 
 def _pack_result(result: Result) -> bytes:
-    listed: dict[int, Field | Sequence[Field]] = {
+    fields: dict[int, Field | Sequence[Field]] = {
         4: [node for node, _ in result.nearest],
         5: [peer_id_bytes(peer) for _, peer in result.nearest],
     }
     if result.value is None:
-        return encode(listed)
-    return encode({1: _DICTIONARY, 2: result.value, 3: result.expiration, **listed})
+        return encode(fields)
+    return encode({1: _DICTIONARY, 2: result.value, 3: result.expiration, **fields})
 
 
-def _open_result(fields: Fields, most: int) -> Result:
+def _open_result(fields: Fields, limit: int) -> Result:
     nodes, peers = several(fields, 4), several(fields, 5)
     if len(nodes) != len(peers) or any(len(node) != NODE_BYTES for node in nodes):
         raise ValueError("neighbours without an id or a peer")
-    nearest = tuple(zip(nodes[:most], map(peer_id_text, peers[:most]), strict=True))
+    nearest = tuple(zip(nodes[:limit], map(peer_id_text, peers[:limit]), strict=True))
     if varints(fields.get(1, [_NOT_FOUND]))[-1:] != [_DICTIONARY]:
         return Result(None, 0.0, nearest)
     expirations = doubles(fields.get(3, []))
@@ -172,8 +172,8 @@ class Dictionary(dict[bytes, StoredValue]):
 
     def store(self, subkey: bytes, value: bytes, expiration_time: float) -> bool:
         """Store an entry; return False if the present one does not expire earlier."""
-        present = self.get(subkey)
-        if present is not None and present.expiration_time >= expiration_time:
+        previous = self.get(subkey)
+        if previous is not None and previous.expiration_time >= expiration_time:
             return False
         self[subkey] = StoredValue(value, expiration_time)
         return True
@@ -208,15 +208,15 @@ class Shelf:
 
     def get(self, key: bytes) -> StoredValue | None:
         """Return the dictionary under a key and its latest expiration."""
-        found = self._dictionaries.get(key)
-        if found is not None:
-            found.forget(self._clock.time())
-        return StoredValue(found, found.latest) if found else None
+        entry = self._dictionaries.get(key)
+        if entry is not None:
+            entry.forget(self._clock.time())
+        return StoredValue(entry, entry.latest) if entry else None
 
     def items(self) -> list[tuple[bytes, StoredValue]]:
         """Return all keys with their dictionaries."""
         self._sweep()
-        return [(key, StoredValue(held, held.latest)) for key, held in self._dictionaries.items()]
+        return [(key, StoredValue(item, item.latest)) for key, item in self._dictionaries.items()]
 
     def store_subkey(self, key: bytes, subkey: bytes, value: bytes, expiration_time: float) -> bool:
         """Store a record; return False if it has expired or a later one is present."""
@@ -227,7 +227,7 @@ class Shelf:
 
     def _sweep(self) -> None:
         now = self._clock.time()
-        for key, held in list(self._dictionaries.items()):
-            held.forget(now)
-            if not len(held):
+        for key, entry in list(self._dictionaries.items()):
+            entry.forget(now)
+            if not len(entry):
                 del self._dictionaries[key]

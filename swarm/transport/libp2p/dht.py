@@ -50,17 +50,17 @@ class RoutingTable:
         if not self._may(node_id, peer):
             self._counters.add("routing_refused")
             return None
-        place = self._place(node_id)
-        bucket, waiting = self._buckets[place], self._waiting[place]
+        index = self._place(node_id)
+        bucket, replacements = self._buckets[index], self._waiting[index]
         if bucket.pop(node_id, None) is not None or len(bucket) < BUCKET:
-            waiting.pop(node_id, None)
+            replacements.pop(node_id, None)
             bucket[node_id] = peer
             self._ids[peer] = node_id
             return None
-        waiting.pop(node_id, None)
-        waiting[node_id] = peer
-        if len(waiting) > BUCKET:
-            del waiting[next(iter(waiting))]
+        replacements.pop(node_id, None)
+        replacements[node_id] = peer
+        if len(replacements) > BUCKET:
+            del replacements[next(iter(replacements))]
         return next(iter(bucket.items()))
 
     def forget(self, peer: str) -> None:
@@ -71,33 +71,33 @@ class RoutingTable:
         node_id = self._ids.pop(peer, None)
         if node_id is None:
             return
-        place = self._place(node_id)
-        bucket, waiting = self._buckets[place], self._waiting[place]
+        index = self._place(node_id)
+        bucket, replacements = self._buckets[index], self._waiting[index]
         if bucket.pop(node_id, None) is None:
             return
-        while waiting:
-            newest, theirs = waiting.popitem()
-            if theirs not in self._ids:
-                bucket[newest] = theirs
-                self._ids[theirs] = newest
+        while replacements:
+            newest, other = replacements.popitem()
+            if other not in self._ids:
+                bucket[newest] = other
+                self._ids[other] = newest
                 return
 
     def nearest(self, key: bytes, count: int, asker: str = "") -> list[Neighbour]:
         """Return the known nodes nearest to a key, nearest first, without the asker."""
-        known = [pair for bucket in self._buckets for pair in bucket.items() if pair[1] != asker]
-        return sorted(known, key=lambda pair: distance(key, pair[0]))[:count]
+        pairs = [pair for bucket in self._buckets for pair in bucket.items() if pair[1] != asker]
+        return sorted(pairs, key=lambda pair: distance(key, pair[0]))[:count]
 
     def _may(self, node_id: bytes, peer: str) -> bool:
-        place = self._place(node_id)
-        if node_id == self.own or self._buckets[place].get(node_id, peer) != peer:
+        index = self._place(node_id)
+        if node_id == self.own or self._buckets[index].get(node_id, peer) != peer:
             return False
-        present = self._ids.get(peer)
-        if present == node_id:
+        current = self._ids.get(peer)
+        if current == node_id:
             return True
         if not self._new_ids.take(peer):
             return False
-        if present is not None:
-            self._buckets[self._place(present)].pop(present, None)
+        if current is not None:
+            self._buckets[self._place(current)].pop(current, None)
             del self._ids[peer]
         return True
 
@@ -135,11 +135,11 @@ class RecordShare:
                 return False
             subkey = self._serializer.loads(record.subkey)
             return self._storage.store(record.key, record.value, record.expiration_time, subkey)
-        kept = [
+        results = [
             self._storage.store(record.key, entry.value, entry.expiration_time, subkey)
             for subkey, entry in self.gate.records(record.key, record.value).items()
         ]
-        return bool(kept) and all(kept)
+        return bool(results) and all(results)
 
     def held(self, key: bytes) -> DictionaryRecord | None:
         """Return the packed dictionary under a key, None if there is none."""
@@ -231,11 +231,11 @@ class Libp2pDHT:
     async def store(self, key: str, subkey: bytes, value: bytes, expiry: float) -> bool:
         record = self.share.record(key, subkey, value, expiry)
         key_id = record.key
-        near = await self._search(key_id)
+        nearest = await self._search(key_id)
         if not self.client:
-            near.append((self.table.own, self._peer_id))
-        near.sort(key=lambda pair: distance(key_id, pair[0]))
-        return await placed(near, lambda peer: self._put(peer, [record]))
+            nearest.append((self.table.own, self._peer_id))
+        nearest.sort(key=lambda pair: distance(key_id, pair[0]))
+        return await placed(nearest, lambda peer: self._put(peer, [record]))
 
     @property
     def _name(self) -> bytes:
@@ -256,8 +256,8 @@ class Libp2pDHT:
 
     async def _search(self, key: bytes, take: Take = lambda result: None) -> list[Neighbour]:
         """Return nodes near a key that answered; ``take`` raises ``ValueError`` to reject."""
-        own, ask = (self.table.own, self._peer_id), partial(self._find, key, take)
-        search = Search(own, partial(distance, key), ask, self._counters)
+        local, ask = (self.table.own, self._peer_id), partial(self._find, key, take)
+        search = Search(local, partial(distance, key), ask, self._counters)
         return await search.nearest(self.table.nearest(key, BUCKET))
 
     async def _find(self, key: bytes, take: Take, peer: str) -> Answer[bytes, str] | None:
@@ -289,9 +289,9 @@ class Libp2pDHT:
 
     async def _answer_ping(self, peer: str, fields: Fields) -> bytes:
         node_id = calls.node_of(fields, 2)
-        validates = varints(fields.get(3, [0]))[-1:] == [1]
-        available = bool(validates and node_id) and await self._answers(peer, node_id)
-        if available or not validates:
+        validate = varints(fields.get(3, [0]))[-1:] == [1]
+        available = bool(validate and node_id) and await self._answers(peer, node_id)
+        if available or not validate:
             self._met(node_id, peer)
         return encode({2: calls.pack_node(self._name), 4: self._clock.time(), 5: available})
 
@@ -316,8 +316,8 @@ class Libp2pDHT:
 
     def _result(self, key: bytes, asker: str) -> Result:
         nearest = tuple(self.table.nearest(key, BUCKET, asker))
-        held = self.share.held(key)
-        value, expiration = (held.value, held.expiration_time) if held else (None, 0.0)
+        record = self.share.held(key)
+        value, expiration = (record.value, record.expiration_time) if record else (None, 0.0)
         return Result(value, expiration, nearest)
 
     def _met(self, node_id: bytes | None, peer: str) -> None:
@@ -328,24 +328,24 @@ class Libp2pDHT:
         oldest = self.table.seen(node_id, peer)
         # Only for a node in the table: transfers are slow, and others could call again and again.
         if new and node_id in self.table:
-            for stored in self._due_to(node_id, peer):
-                self._spawn(self._hand_over(peer, stored))
+            for record in self._due_to(node_id, peer):
+                self._spawn(self._hand_over(peer, record))
         if oldest is not None:
             self._spawn(self._forget_if_silent(oldest[1]))
 
     def _due_to(self, node_id: bytes, peer: str) -> list[DictionaryRecord]:
         """Return the records that a new node should store and this node is nearest to."""
-        due = []
+        records = []
         for key in self.share.held_keys():
-            near = [distance(key, node) for node, _ in self.table.nearest(key, REPLICAS, peer)]
-            nearest_here = not near or distance(key, self.table.own) < near[0]
-            among = len(near) < REPLICAS or distance(key, node_id) < near[-1]
-            if nearest_here and among and (held := self.share.held(key)) is not None:
-                due.append(held)
-        return due
+            distances = [distance(key, node) for node, _ in self.table.nearest(key, REPLICAS, peer)]
+            is_nearest = not distances or distance(key, self.table.own) < distances[0]
+            is_replica = len(distances) < REPLICAS or distance(key, node_id) < distances[-1]
+            if is_nearest and is_replica and (record := self.share.held(key)) is not None:
+                records.append(record)
+        return records
 
-    async def _hand_over(self, peer: str, stored: DictionaryRecord) -> None:
-        if await self._put(peer, [stored]) is None:
+    async def _hand_over(self, peer: str, record: DictionaryRecord) -> None:
+        if await self._put(peer, [record]) is None:
             self._counters.add("records_not_handed_over")
 
     async def _forget_if_silent(self, peer: str) -> None:
@@ -355,10 +355,10 @@ class Libp2pDHT:
     async def _answers(self, peer: str, node_id: bytes | None = None) -> bool:
         """Return whether a peer answers a ping, with that node id if one is given."""
         try:
-            answered, _ = await self.ping(peer)
+            actual_id, _ = await self.ping(peer)
         except (TransportError, ValueError):
             return False
-        return node_id in (None, answered)
+        return node_id in (None, actual_id)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         if len(self.tasks) < MOST_WORKING:

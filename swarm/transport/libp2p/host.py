@@ -61,33 +61,33 @@ class Connections:
 
     def places(self) -> dict[str, tuple[HostPort, ...]]:
         """Return the remote ends of all connections, by peer id."""
-        return {peer: tuple(each.place for each in held) for peer, held in self._held.items()}
+        return {peer: tuple(conn.place for conn in conns) for peer, conns in self._held.items()}
 
     def best(self, peer: str) -> Connection:
         """Return the latest connection with a peer, a direct one if possible.
 
         Raises ``LookupError`` if there is none.
         """
-        held = self.of(peer)
-        direct = [connection for connection in held if not connection.place.relay]
-        if not held:
+        candidates = self.of(peer)
+        direct = [connection for connection in candidates if not connection.place.relay]
+        if not candidates:
             raise LookupError(peer)
-        return (direct or held)[-1]
+        return (direct or candidates)[-1]
 
     def add(self, connection: Connection) -> None:
         self._held.setdefault(connection.muxed.peer, []).append(connection)
 
     def remove(self, connection: Connection) -> None:
         peer = connection.muxed.peer
-        held = [each for each in self._held.pop(peer, ()) if each is not connection]
-        if held:
-            self._held[peer] = held
+        remaining = [other for other in self._held.pop(peer, ()) if other is not connection]
+        if remaining:
+            self._held[peer] = remaining
 
     def most_common(self) -> Connection:
         """Return the oldest incoming one of the busiest source; raises ``ValueError``."""
-        taken = [each for held in self._held.values() for each in held if not each.dialed]
-        sources = Counter(each.place.source for each in taken)
-        return max(taken, key=lambda each: sources[each.place.source])
+        incoming = [conn for conns in self._held.values() for conn in conns if not conn.dialed]
+        sources = Counter(conn.place.source for conn in incoming)
+        return max(incoming, key=lambda conn: sources[conn.place.source])
 
 
 def keep_alive(tcp: trio.SocketStream) -> None:
@@ -203,8 +203,8 @@ class Host:
 
     async def relayed_by(self, relay: str) -> bool:
         """Return whether the connection with a relay's reservation is still open."""
-        reserved = self._relays.get(relay)
-        return any(each.muxed is reserved for each in self._connections.of(relay))
+        muxed = self._relays.get(relay)
+        return any(conn.muxed is muxed for conn in self._connections.of(relay))
 
     async def disconnect(self, peer: str) -> None:
         for connection in self._connections.of(peer):
@@ -232,12 +232,12 @@ class Host:
         await self._take_over(Wire(tcp), HostPort("ip6" if ":" in host else "ip4", host, port))
 
     async def _brought(self, relay: str, stream: Stream, source: Source) -> None:
-        held = self._connections.of(relay)
-        wanted = relay in self._relays and bool(held)
+        conns = self._connections.of(relay)
+        wanted = relay in self._relays and bool(conns)
         with trio.fail_after(NEGOTIATION_SECONDS):
             wire = await relays.brought(stream, source, wanted=wanted)
-        if wire is not None and held:
-            await self._take_over(wire, replace(held[-1].place, relay=relay))
+        if wire is not None and conns:
+            await self._take_over(wire, replace(conns[-1].place, relay=relay))
 
     async def _take_over(self, wire: Wire | Circuit, place: HostPort) -> None:
         half_open = self._half_open.total()
@@ -290,10 +290,10 @@ class Host:
         peer = connection.muxed.peer
         self._connections.add(connection)
         self._thread.post_back(self.on_connection, peer)
-        held = self._connections.of(peer)
-        if len(held) > MAX_OF_PEER:
+        conns = self._connections.of(peer)
+        if len(conns) > MAX_OF_PEER:
             self._refuse("of_peer")
-            self._drop(held[0])
+            self._drop(conns[0])
         elif len(self._connections) > MAX_CONNECTIONS:
             self._refuse("of_all")
             self._drop(self._connections.most_common())
@@ -319,9 +319,9 @@ class Host:
         self._thread.post_back(self._incoming, peer, protocol, pipe)
         await self._carry(stream, pipe, source.rest)
 
-    async def _carry(self, stream: Stream | Proposed, pipe: Pipe, begun: bytes) -> None:
+    async def _carry(self, stream: Stream | Proposed, pipe: Pipe, initial: bytes) -> None:
         try:
-            await pipe.run(stream, begun)
+            await pipe.run(stream, initial)
         except Exception:
             self._counters.add("transport_failures")
             logger.exception("a stream failed")

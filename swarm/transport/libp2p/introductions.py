@@ -86,13 +86,13 @@ class Book:
 
         Its connections show its host, but its listening port is only its claim.
         """
-        known = sorted(self.of(peer), key=is_relayed)
+        addresses = sorted(self.of(peer), key=is_relayed)
         if all(place.relay for place in places):
-            relayed = [address for address in known if is_relayed(address)]
+            relayed = [address for address in addresses if is_relayed(address)]
             return tuple(relayed or map(str, places))
-        if known and is_relayed(known[0]):
-            return (*(str(place) for place in places if not place.relay), *known)
-        return tuple(known)
+        if addresses and is_relayed(addresses[0]):
+            return (*(str(place) for place in places if not place.relay), *addresses)
+        return tuple(addresses)
 
     def answered(self, peer: str, address: str) -> None:
         self._note(peer, [address, *self.of(peer)])
@@ -147,9 +147,9 @@ def listening_at(message: bytes, text: Callable[[bytes], str], most: int) -> tup
     ``text`` decodes a binary multiaddress, empty if invalid. Raises ``ValueError`` if malformed.
     """
     fields = decode(message)
-    found = [text(address) for address in several(fields, 2)[:most]]
+    addresses = [text(address) for address in several(fields, 2)[:most]]
     one(fields, 1)
-    return tuple(filter(None, found))
+    return tuple(filter(None, addresses))
 
 
 def question(peer: bytes) -> bytes:
@@ -166,7 +166,7 @@ def asked_for(message: bytes) -> bytes:
 
 def reply(known: Iterable[tuple[bytes, Sequence[bytes]]]) -> bytes:
     """Encode peers and their binary multiaddresses as a FIND_NODE response."""
-    closer = [encode({1: peer, 2: list(at), 3: _CONNECTED}) for peer, at in known]
+    closer = [encode({1: peer, 2: list(addrs), 3: _CONNECTED}) for peer, addrs in known]
     return encode({_TYPE: _FIND_NODE, _CLOSER: closer})
 
 
@@ -174,12 +174,12 @@ def addresses_in(
     message: bytes, text: Callable[[bytes], str], most: int
 ) -> Mapping[str, list[str]]:
     """Return addresses by peer id from a FIND_NODE response; see :func:`listening_at`."""
-    found: dict[str, list[str]] = {}
-    for each in several(decode(message), _CLOSER)[:MOST_PEERS]:
-        fields = decode(each)
+    result: dict[str, list[str]] = {}
+    for data in several(decode(message), _CLOSER)[:MOST_PEERS]:
+        fields = decode(data)
         addresses = [text(address) for address in several(fields, 2)[:most]]
-        found[peer_id_text(one(fields, 1))] = [address for address in addresses if address]
-    return found
+        result[peer_id_text(one(fields, 1))] = [address for address in addresses if address]
+    return result
 
 
 @dataclass(eq=False)
@@ -203,8 +203,8 @@ class Introductions:
         self._host.on_connection = lambda peer: self.tasks.spawn(self._ask_where(peer))
 
     def handlers(self) -> dict[str, StreamHandler]:
-        served = {IDENTIFY: self._identify, PUSH: self._on_push, ROUTING: self._route}
-        return {protocol: self._bounded(serve) for protocol, serve in served.items()}
+        handlers = {IDENTIFY: self._identify, PUSH: self._on_push, ROUTING: self._route}
+        return {protocol: self._bounded(handler) for protocol, handler in handlers.items()}
 
     def listen_at(self, addresses: tuple[str, ...]) -> None:
         """Set this node's addresses and push them to all connected peers."""
@@ -227,16 +227,16 @@ class Introductions:
         ``named``: the user gave the addresses, so they are dialed in parallel and without limits.
         """
         reason = "its listening address is unknown"
-        left, dials = list(addresses), set[asyncio.Future[None]]()
+        queue, dials = list(addresses), set[asyncio.Future[None]]()
         pause = 0.0 if named else NEXT_AFTER_SECONDS
         try:
-            while left or dials:
-                if left:
-                    dials.add(asyncio.ensure_future(self._dial(peer, left.pop(0), named=named)))
+            while queue or dials:
+                if queue:
+                    dials.add(asyncio.ensure_future(self._dial(peer, queue.pop(0), named=named)))
                 done, dials = await asyncio.wait(
-                    dials, timeout=pause if left else None, return_when=asyncio.FIRST_COMPLETED
+                    dials, timeout=pause if queue else None, return_when=asyncio.FIRST_COMPLETED
                 )
-                errors = [error for each in done if (error := each.exception())]
+                errors = [error for future in done if (error := future.exception())]
                 for error in errors:
                     if not isinstance(error, TransportError | OSError | EOFError | ValueError):
                         raise error
@@ -244,8 +244,8 @@ class Introductions:
                 if len(errors) < len(done):
                     return
         finally:
-            for dialed in dials:
-                dialed.cancel()
+            for task in dials:
+                task.cancel()
             await asyncio.gather(*dials, return_exceptions=True)
         raise ConnectionError(reason)
 
@@ -253,19 +253,19 @@ class Introductions:
         place = place_of(address)
         if place.relay:
             await asyncio.sleep(RELAYED_AFTER_SECONDS)
-        whom, direct = place.relay or peer, replace(place, relay="")
+        target, direct = place.relay or peer, replace(place, relay="")
         connected = await self._thread.call(self._host.connected)
         if peer in connected:
             return
         if named:
-            if await self._thread.call(self._host.dial, whom, direct):
-                self._dials.note(f"{direct}/p2p/{whom}")
-        elif whom not in connected:
-            if self._dials.answered(f"{direct}/p2p/{whom}"):
+            if await self._thread.call(self._host.dial, target, direct):
+                self._dials.note(f"{direct}/p2p/{target}")
+        elif target not in connected:
+            if self._dials.answered(f"{direct}/p2p/{target}"):
                 # The user gave it if it is a name, which could lead to another host each time.
                 direct = await numeric(direct)
-            connect = partial(self._thread.call, self._host.dial, whom, direct)
-            await self._dials.dial(whom, direct.host, direct.port, connect)
+            connect = partial(self._thread.call, self._host.dial, target, direct)
+            await self._dials.dial(target, direct.host, direct.port, connect)
         if place.relay:
             await self._thread.call(self._host.dial, peer, place)
         if place.relay or self._dials.answered(f"{direct}/p2p/{peer}"):
@@ -273,18 +273,18 @@ class Introductions:
 
     async def _asked_for(self, peer: str) -> tuple[str, ...]:
         connected = list(await self._thread.call(self._host.connected))
-        some = random.sample(connected, min(ASKED_AT_A_TIME, len(connected)))
-        before = set(self.book.of(peer))
-        await asyncio.gather(*(self._ask(each, peer) for each in some))
-        return tuple(address for address in self.book.of(peer) if address not in before)
+        sample = random.sample(connected, min(ASKED_AT_A_TIME, len(connected)))
+        previous = set(self.book.of(peer))
+        await asyncio.gather(*(self._ask(other, peer) for other in sample))
+        return tuple(address for address in self.book.of(peer) if address not in previous)
 
-    async def _ask(self, whom: str, peer: str) -> None:
+    async def _ask(self, responder: str, peer: str) -> None:
         try:
-            message = await self._exchange(whom, ROUTING, question(peer_id_bytes(peer)))
-            for each, addresses in addresses_in(message, address_of, MOST_EACH).items():
-                self.book.reported(each, addresses)
+            message = await self._exchange(responder, ROUTING, question(peer_id_bytes(peer)))
+            for peer_id, addresses in addresses_in(message, address_of, MOST_EACH).items():
+                self.book.reported(peer_id, addresses)
         except (TransportError, OSError, EOFError, ValueError) as error:
-            logger.debug("peer %s does not say where %s is: %s", whom, peer, error)
+            logger.debug("peer %s does not say where %s is: %s", responder, peer, error)
 
     async def _exchange(self, peer: str, protocol: str, request: bytes | None) -> bytes:
         async with asyncio.timeout(ANSWER_SECONDS):
@@ -350,13 +350,13 @@ class Introductions:
             await _send(writer, await self._budget.serve(peer, size, partial(answer, size)))
 
     async def _reply(self, wanted: str, asker: str) -> bytes:
-        own = peer_id_text(IDENTITY_HASH + self._host.stack.public_key)
+        own_id = peer_id_text(IDENTITY_HASH + self._host.stack.public_key)
         connected = [p for p in await self._thread.call(self._host.connected) if p != asker]
-        named = [wanted, *random.sample(connected, min(MOST_PEERS, len(connected)))]
+        peer_ids = [wanted, *random.sample(connected, min(MOST_PEERS, len(connected)))]
         return reply(
             (peer_id_bytes(peer), [address_bytes(address) for address in addresses])
-            for peer in dict.fromkeys(named)
-            if (addresses := self.listening if peer == own else self.book.of(peer))
+            for peer in dict.fromkeys(peer_ids)
+            if (addresses := self.listening if peer == own_id else self.book.of(peer))
         )
 
     def _bounded(self, serve: StreamHandler) -> StreamHandler:
@@ -368,8 +368,8 @@ class Introductions:
                     self._peer_limits.refused(peer)
                     return
                 writer.transport.set_write_buffer_limits(high=0)  # drained means sent
-                async with asyncio.timeout(STREAM_SECONDS) as patience:
-                    slot.give_way = expire(patience)
+                async with asyncio.timeout(STREAM_SECONDS) as timeout:
+                    slot.give_way = expire(timeout)
                     await serve(peer, reader, writer)
             except (TransportError, OSError, EOFError, ValueError) as error:
                 logger.debug("introducing peer %s: %s", peer, error)

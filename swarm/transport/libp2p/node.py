@@ -89,8 +89,8 @@ class Reservations:
     async def _lasts(self, relay: str, seconds: float) -> None:
         """Wait so many seconds; raises ``ConnectionError`` once the slot is lost."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + seconds
-        while loop.time() < until:
+        deadline = loop.time() + seconds
+        while loop.time() < deadline:
             await asyncio.sleep(LOOK_SECONDS)
             if not await self._thread.call(self._host.relayed_by, relay):
                 raise ConnectionError("its connection is gone")
@@ -175,7 +175,7 @@ class Libp2pNode:
         """Return full addresses of connected peers by id; a new peer may have none yet."""
         peers: dict[str, tuple[HostPort, ...]] = await self._thread.call(self._host.connected)
         return {
-            peer: tuple(f"{at}/p2p/{peer}" for at in self._introductions.book.met(peer, places))
+            peer: tuple(f"{addr}/p2p/{peer}" for addr in self._introductions.book.met(peer, places))
             for peer, places in peers.items()
         }
 
@@ -240,8 +240,8 @@ class Libp2pNode:
         return await asyncio.shield(self._thread.ended)
 
     async def stop(self) -> None:
-        for part in (self.hash_table, self._introductions, self._reservations):
-            part.tasks.cancel()
+        for owner in (self.hash_table, self._introductions, self._reservations):
+            owner.tasks.cancel()
         await self._streams.close()
         try:
             async with asyncio.timeout(STOP_SECONDS):

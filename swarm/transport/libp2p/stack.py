@@ -141,9 +141,9 @@ class Stack:
             else:
                 await accept(_exactly(raw), raw.write, (SECURITY,))
                 secure = await self._noise.secure_inbound(raw)
-            known = str(secure.get_remote_peer())
-            if peer is not None and known != peer:
-                raise ConnectionError(f"{known} answers there")
+            remote_id = str(secure.get_remote_peer())
+            if peer is not None and remote_id != peer:
+                raise ConnectionError(f"{remote_id} answers there")
             guarded: Any = Guarded(secure)
             if peer is not None:
                 await propose(_exactly(guarded), guarded.write, MUXER)
@@ -155,7 +155,7 @@ class Stack:
             reason = str(error) or type(error).__name__
             raise ConnectionError(f"no secure connection: {reason}") from error
         guarded.muxer = Yamux(guarded, secure.get_remote_peer(), is_initiator=peer is not None)
-        return Muxed(guarded, known)
+        return Muxed(guarded, remote_id)
 
 
 class Guarded:
@@ -169,13 +169,13 @@ class Guarded:
 
     async def read(self, n: int) -> bytes:
         """Return ``n`` bytes; raises ``ConnectionError`` over a bound."""
-        streams, waiting = (), 0
+        streams, unread = (), 0
         if self.muxer is not None:
             streams = self.muxer.streams
-            waiting = sum(map(len, self.muxer.stream_buffers.values()))
-        if n > MAX_FRAME or len(streams) > MAX_STREAMS or waiting > MAX_UNREAD:
+            unread = sum(map(len, self.muxer.stream_buffers.values()))
+        if n > MAX_FRAME or len(streams) > MAX_STREAMS or unread > MAX_UNREAD:
             self.refused = True
-            raise ConnectionError(f"frame {n}, streams {len(streams)}, unread {waiting}")
+            raise ConnectionError(f"frame {n}, streams {len(streams)}, unread {unread}")
         return bytes(await self._secure.read(n))
 
     async def write(self, data: bytes) -> None:
@@ -257,13 +257,13 @@ class Stream:
         except Exception as error:
             raise ConnectionResetError("reset by the other side") from error
 
-    async def _grant(self, taken: int) -> None:
+    async def _grant(self, count: int) -> None:
         """Extend the sender's window once half is used; the muxer would grant too much."""
-        self._taken += taken
+        self._taken += count
         if self._taken >= WINDOW // 2:
-            taken, self._taken = self._taken, 0
-            self._muxed.recv_window += taken
-            await self._muxed.send_window_update(taken)
+            count, self._taken = self._taken, 0
+            self._muxed.recv_window += count
+            await self._muxed.send_window_update(count)
 
     async def write(self, data: bytes) -> None:
         """Send all bytes, without a timeout; raises ``ConnectionError`` on reset."""
@@ -291,13 +291,13 @@ class Stream:
 
 def _exactly(source: Any) -> Any:
     async def read(n: int) -> bytes:
-        found = b""
-        while len(found) < n:
-            chunk = await source.read(n - len(found))
+        data = b""
+        while len(data) < n:
+            chunk = await source.read(n - len(data))
             if not chunk:
                 raise EOFError("it hung up")
-            found += chunk
-        return found
+            data += chunk
+        return data
 
     return read
 

@@ -92,11 +92,11 @@ async def throttle_cpu(
         return
     allowance = Allowance(max(LEAST, SHARE * len(os.sched_getaffinity(0))), time.monotonic())
     meter = Meter(daemon)
-    look = CPU_LOOK_SECONDS
+    interval = CPU_LOOK_SECONDS
     while True:
-        await asyncio.sleep(look)
+        await asyncio.sleep(interval)
         pause = allowance.pause(meter.read(), time.monotonic())
-        look = WORK_SECONDS if pause else CPU_LOOK_SECONDS
+        interval = WORK_SECONDS if pause else CPU_LOOK_SECONDS
         if pause:
             counters.add("network_paused_seconds", pause)
             with standing_still(meter.daemon):
@@ -213,9 +213,9 @@ class Child:
         if self._transport is None:
             return
         totals = self.counters.snapshot()
-        added = {k: n - self._counted.get(k, 0.0) for k, n in totals.items()}
-        added = {name: n for name, n in added.items() if n}
-        if added and self.link.notify("count", added):
+        deltas = {k: n - self._counted.get(k, 0.0) for k, n in totals.items()}
+        deltas = {name: n for name, n in deltas.items() if n}
+        if deltas and self.link.notify("count", deltas):
             self._counted = totals
         state = self._transport.state()
         if state != self._state and self.link.notify("state", state):
@@ -256,12 +256,12 @@ async def main() -> None:
     handler = LinkHandler(child.link, child.counters)
     handler.addFilter(Repeats(SystemClock()))
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler])
-    looking = asyncio.ensure_future(child.look_again())
+    look_task = asyncio.ensure_future(child.look_again())
     throttle = asyncio.ensure_future(throttle_cpu(child.daemon, child.counters, child.stand_still))
     try:
         await child.link.run()
     finally:
-        looking.cancel()
+        look_task.cancel()
         throttle.cancel()
         await child.close()
 

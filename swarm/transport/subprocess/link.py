@@ -43,8 +43,8 @@ def reported(error: Exception) -> tuple[str, str]:
 
 def raised(code: str, text: str) -> Exception:
     """Return the error of a code and text, to be raised again."""
-    error = TransportError.by_code.get(code, TransportError)
-    return Refusal(text) if code == REFUSAL else error(text)
+    error_type = TransportError.by_code.get(code, TransportError)
+    return Refusal(text) if code == REFUSAL else error_type(text)
 
 
 Methods = Mapping[str, Callable[..., Any]]  # by name; notes are handled in order
@@ -69,14 +69,14 @@ class Link:
     async def run(self) -> None:
         """Handle messages until the other side is gone; then end the pending calls."""
         unread = Unread()
-        take = self._on_call, self._on_result, self._on_failure, self._on_cancel, self._on_note
+        handlers = self._on_call, self._on_result, self._on_failure, self._on_cancel, self._on_note
         try:
             with suppress(ConnectionError):  # same as an end of file
                 while chunk := await self._reader.read(CHUNK):
                     unread.add(chunk)
                     while not unread.missing():
-                        kind, *rest = unread.take()
-                        take[kind](*rest)
+                        kind, *arguments = unread.take()
+                        handlers[kind](*arguments)
         except ChannelError as error:
             logger.warning("the other process sent an invalid message: %s", error)
         finally:
@@ -84,10 +84,10 @@ class Link:
             for future in self._waiting.values():
                 if not future.done():
                     future.set_exception(LinkLost("the other process is gone"))
-            working = list(self._working.values())
-            for task in working:
+            tasks = list(self._working.values())
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*working, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             self._writer.close()
 
     async def call(self, method: str, /, *args: Any, **options: Any) -> Any:
@@ -126,8 +126,8 @@ class Link:
             raise LinkLost("the other process is gone")
         self._writer.write(packed(message))
 
-    def _on_call(self, number: int, *asked: Any) -> None:
-        task = asyncio.ensure_future(self._answer(number, *asked))
+    def _on_call(self, number: int, *request: Any) -> None:
+        task = asyncio.ensure_future(self._answer(number, *request))
         self._working[number] = task
         task.add_done_callback(lambda _: self._working.pop(number))
 
@@ -173,15 +173,15 @@ class Process:
         """Start a child that may call ``methods``."""
         # The child has no work for the threads of libraries that it loads.
         environment = {**os.environ, "PYTHONPATH": import_path(), "OMP_NUM_THREADS": "1"}
-        ours, theirs = socket.socketpair()
+        parent_end, child_end = socket.socketpair()
         try:
-            with theirs:
+            with child_end:
                 child = await asyncio.create_subprocess_exec(
-                    *COMMAND, **options(theirs, environment)
+                    *COMMAND, **options(child_end, environment)
                 )
-            reader, writer = await asyncio.open_unix_connection(sock=ours)
+            reader, writer = await asyncio.open_unix_connection(sock=parent_end)
         except BaseException:
-            ours.close()
+            parent_end.close()
             raise
         return cls(child, Link(reader, writer, methods))
 

@@ -164,9 +164,9 @@ class SubprocessTransport:
         deadline: float,
         minimum_rate: float = MINIMUM_RATE,
     ) -> bytes:
-        asked = peer, protocol, payload
+        arguments = peer, protocol, payload
         limits = {"limit": limit, "deadline": deadline, "minimum_rate": minimum_rate}
-        return bytes(await self._call(deadline, "request", *asked, **limits))
+        return bytes(await self._call(deadline, "request", *arguments, **limits))
 
     def handle(self, protocol: str, handler: Handler, limits: HandlerLimits) -> None:
         self._services[protocol] = handler, limits
@@ -204,13 +204,13 @@ class SubprocessTransport:
                 await process.link.call("open", log_level=level, **self._settings)
                 for protocol, (_, limits) in self._services.items():
                     process.link.notify("handle", protocol, **asdict(limits))
-                sent = dict(self._kept)
-                for method, kept in sent.items():
-                    process.link.notify(method, kept)
+                snapshot = dict(self._kept)
+                for method, value in snapshot.items():
+                    process.link.notify(method, value)
                 await process.link.call("start")
-                for method, kept in self._kept.items():
-                    if kept is not sent.get(method):  # set while the process started
-                        process.link.notify(method, kept)
+                for method, value in self._kept.items():
+                    if value is not snapshot.get(method):  # set while the process started
+                        process.link.notify(method, value)
         except BaseException as error:
             await process.stop()
             if isinstance(error, TimeoutError | LinkLost):
@@ -224,9 +224,9 @@ class SubprocessTransport:
     async def _supervise(self) -> None:
         while True:
             assert self._process is not None
-            how = await self._process.ended()
+            reason = await self._process.ended()
             self._counters.add("network_restarts")
-            logger.error("the network process %s; starting another", how)
+            logger.error("the network process %s; starting another", reason)
             self._settings["listen"] = with_port_of(self.addresses(), self._settings["listen"])
             self._state.begin_again()
             self._process = await self._relaunch()
@@ -242,12 +242,12 @@ class SubprocessTransport:
                 logger.error("%s; next attempt in %g s", error, pause)
 
     async def _send_reputations(self) -> None:
-        sent: dict[bytes, float] = {}
+        last_sent: dict[bytes, float] = {}
         while True:
             await asyncio.sleep(REMEMBERED_SECONDS)
             reputations = self._reputation.all() if self._reputation else {}
-            if reputations != sent and self._keep("use_reputations", reputations):
-                sent = reputations
+            if reputations != last_sent and self._keep("use_reputations", reputations):
+                last_sent = reputations
 
     def _failed(self, error: BaseException) -> None:
         self._counters.add("transport_failures")
@@ -257,8 +257,8 @@ class SubprocessTransport:
         handler, _ = self._services[protocol]
         return await handler(peer, request)
 
-    def _count(self, added: dict[str, float]) -> None:
-        for name, n in added.items():
+    def _count(self, deltas: dict[str, float]) -> None:
+        for name, n in deltas.items():
             self._counters.add(name, n)
 
     def _notify(self, method: str, /, *args: Any, **options: Any) -> bool:
@@ -276,12 +276,12 @@ class SubprocessTransport:
             async with asyncio.timeout(seconds + GRACE_SECONDS):
                 return await self._process.link.call(method, *args, **options)
         except TimeoutError as error:
-            late = f"the network process did not answer within {seconds + GRACE_SECONDS:g} s"
-            raise DeadlineExceeded(late) from error
+            message = f"the network process did not answer within {seconds + GRACE_SECONDS:g} s"
+            raise DeadlineExceeded(message) from error
         except LinkLost as error:
             raise PeerUnreachable("the network process is gone; another is started") from error
 
-    async def _look_up(self, nothing: Any, method: str, *args: Any) -> Any:
+    async def _look_up(self, default: Any, method: str, *args: Any) -> Any:
         try:
             return await self._call(LOOKUP_SECONDS, method, *args)
         except TransportError as error:
@@ -289,7 +289,7 @@ class SubprocessTransport:
             # The loss of the process is already logged and affects each call until the restart.
             level = logging.DEBUG if isinstance(error.__cause__, LinkLost) else logging.WARNING
             logger.log(level, "DHT %s failed: %s", method, error)
-            return nothing
+            return default
 
 
 def _log(name: str, level: int, text: str) -> None:
