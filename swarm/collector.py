@@ -18,6 +18,7 @@ from swarm.admission import Admission
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
 from swarm.common.fair_limits import KEPT, KNOWN, Backoff, author_or_none, lot
+from swarm.common.util import cancel_all
 from swarm.directory import Directory, Known
 from swarm.exchange import Exchange, WrongContent
 from swarm.pool import Pool
@@ -228,10 +229,7 @@ class Collector:
 
     async def close(self) -> None:
         self._closed = True
-        tasks = list(self._pulling.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(self._pulling.values())
 
     def _hear(self, record: bytes) -> None:
         with self._failure_kept("hear"):

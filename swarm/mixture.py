@@ -266,7 +266,13 @@ class Mixture:
             remaining = room - len(groups)
             counts = Counter(c.key.author for c in groups)
             stacks = self._stacks(candidates, caps.trusted)
-            queues = self._proven_lines(stacks, rng, remaining, caps, proven, counts)
+            newest = _in_turns([stack for author, stack in stacks.items() if author in proven])
+            if self._rule.newest:
+                newest = newest[: self._rule.newest * remaining]
+            queues: list[Sequence[Candidate]] = [
+                queue[: caps.most(author) - counts[author]]
+                for author, queue in self._drawn(_by_author(newest), rng).items()
+            ]
             others = {author: stack for author, stack in stacks.items() if author not in proven}
             unproven = {
                 author: queue[: caps.author - counts[author]]
@@ -277,24 +283,6 @@ class Mixture:
             queues.insert(rng.randint(0, len(queues)), combined)
             groups += _in_turns(queues)[:remaining]
         return groups
-
-    def _proven_lines(
-        self,
-        stacks: Mapping[bytes, Sequence[Candidate]],
-        rng: random.Random,
-        remaining: int,
-        caps: Caps,
-        proven: Set[bytes],
-        counts: Counter[bytes],
-    ) -> list[Sequence[Candidate]]:
-        """Return the groups of each proven author that fit its cap, authors in random order."""
-        candidates = _in_turns([stack for author, stack in stacks.items() if author in proven])
-        if self._rule.newest:
-            candidates = candidates[: self._rule.newest * remaining]
-        return [
-            queue[: caps.most(author) - counts[author]]
-            for author, queue in self._drawn(_by_author(candidates), rng).items()
-        ]
 
     def _stacks(self, candidates: Iterable[Candidate], trusted: Set[bytes]) -> _Stacks:
         """Return groups by author, newest first, limited to those that the rule uses."""

@@ -12,6 +12,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -50,11 +51,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a coroutine test in its own event loop."""
+    """Run a coroutine; enter its fixtures that are asynchronous contexts on its loop."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = inspect.signature(pyfuncitem.obj).parameters
-    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+
+    async def within() -> None:
+        async with AsyncExitStack() as stack:
+            kwargs = {name: pyfuncitem.funcargs[name] for name in names}
+            for name, value in kwargs.items():
+                if isinstance(value, AbstractAsyncContextManager):
+                    kwargs[name] = await stack.enter_async_context(value)
+            async with asyncio.timeout(None if pyfuncitem.get_closest_marker("processes") else 120):
+                await pyfuncitem.obj(**kwargs)
+
+    asyncio.run(within())
     return True
 
 

@@ -26,7 +26,6 @@ S = TypeVar("S", bound=Section)
 CHARACTERS = "".join(map(chr, range(32, 127)))
 CHAT = "{% for m in messages %}<user>{{ m['content'] }}<end>{% endfor %}<assistant>"
 
-
 SHAPE: dict[str, Any] = {
     "vocab_size": 98,
     "hidden_size": 64,

@@ -142,25 +142,14 @@ class Targets:
         return span, self.places[span] - begin, self.ids[span]
 
 
-def chunked_logprobs(
-    hidden: Tensor,
-    targets: Targets,
-    head: VocabularyHead,
-    temperature: float,
-    norms: GroupNorms | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Return log-probs, float32 ``[K]``, and entropies, float32 ``[N]``, in chunks.
+class _Chunked(torch.autograd.Function):
+    """Log-probs, float32 ``[K]``, and entropies, float32 ``[N]``, in chunks.
 
     ``hidden`` is ``[N, H]``. Entropies have no gradient. A backward pass adds to the ``grad`` of
     the head's weights directly: ``torch.autograd.grad`` does not see them. ``norms`` measures each
     group's gradient there.
     """
-    value: tuple[Tensor, Tensor]
-    value = _Chunked.apply(hidden, targets, head, temperature, norms)  # type: ignore[no-untyped-call]
-    return value
 
-
-class _Chunked(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -289,7 +278,7 @@ class TokenScores:
         kwargs = _placed(self._model, batch, self._cache)
         hidden = head.hidden(batch.input_ids, kwargs)[:, -batch.kept :]
         positions, ids = (each.flatten()[batch.trained] for each in (batch.source, batch.targets))
-        logprobs, entropies = chunked_logprobs(
+        logprobs, entropies = _Chunked.apply(  # type: ignore[no-untyped-call]
             hidden.flatten(0, 1).index_select(0, batch.scored),
             Targets(positions, ids, batch.host_sources),
             head,

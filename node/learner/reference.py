@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -54,13 +54,14 @@ class Reference:
         peers = any(not group.local for group in groups)
         while peers and not self._compute([row for row, _ in rows], results):
             results.clear()
-        references: dict[tuple[int, int], Tensor] = {
-            (row.group, index): results[row.first + number]
-            for row, indices in rows
-            for number, index in enumerate(indices)
-            if results
-        }
-        return [_with(group, number, references) for number, group in enumerate(groups)]
+        answers = [list(group.completions) for group in groups]
+        for row, indices in rows if results else ():
+            for number, index in enumerate(indices, row.first):
+                answer = answers[row.group][index]
+                logprobs = results[number][: len(answer.ids)]
+                answers[row.group][index] = replace(answer, reference=tuple(logprobs.tolist()))
+        pairs = zip(groups, answers, strict=True)
+        return [replace(group, completions=tuple(done)) for group, done in pairs]
 
     @torch.no_grad()
     def _compute(self, rows: Sequence[Row], results: dict[int, Tensor]) -> bool:
@@ -94,13 +95,3 @@ def _rows(groups: Sequence[TrainingGroup]) -> Iterator[tuple[Row, Sequence[int]]
             gains = (1.0,) * len(done)
             yield Row(group.prompt_ids, done, gains, group.local, group=number, first=first), places
             first += len(done)
-
-
-def _with(
-    group: TrainingGroup, number: int, references: Mapping[tuple[int, int], Tensor]
-) -> TrainingGroup:
-    answers = list(group.completions)
-    for index, answer in enumerate(answers):
-        if (logprobs := references.get((number, index))) is not None:
-            answers[index] = replace(answer, reference=tuple(logprobs[: len(answer.ids)].tolist()))
-    return replace(group, completions=tuple(answers))

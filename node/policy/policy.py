@@ -323,10 +323,25 @@ def stream(
     max_tokens = policy.context_length - len(prompt)
     streamer = TextIteratorStreamer(policy.tokenizer, skip_prompt=True, skip_special_tokens=True)
     errors: list[Exception] = []
+    sampling: dict[str, Any] = {"do_sample": False}
+    if temperature is not None:
+        # Sample from the whole vocabulary, like engines.
+        sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
 
+    @torch.inference_mode()
     def write() -> None:
         try:
-            _write(policy, prompt, streamer, min(max_new_tokens, max_tokens), temperature)
+            ids = torch.tensor([list(prompt)], device=policy.device)
+            # Many models come with a repetition penalty, which training does not use.
+            unsettled(policy.model).generate(  # type: ignore[operator]
+                ids,
+                attention_mask=torch.ones_like(ids),
+                streamer=streamer,
+                max_new_tokens=min(max_new_tokens, max_tokens),
+                eos_token_id=list(policy.stop_ids),
+                pad_token_id=policy.pad_id,
+                **sampling,
+            )
         except Exception as error:  # noqa: BLE001 - raised again where the text is read
             errors.append(error)
             streamer.end()  # type: ignore[no-untyped-call]
@@ -337,28 +352,3 @@ def stream(
     writer.join()
     if errors:
         raise errors[0]
-
-
-@torch.inference_mode()
-def _write(
-    policy: Policy,
-    prompt: Sequence[int],
-    streamer: TextIteratorStreamer,
-    limit: int,
-    temperature: float | None,
-) -> None:
-    ids = torch.tensor([list(prompt)], device=policy.device)
-    sampling: dict[str, Any] = {"do_sample": False}
-    if temperature is not None:
-        # Sample from the whole vocabulary, like engines.
-        sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
-    # Many models come with a repetition penalty, which training does not use.
-    unsettled(policy.model).generate(  # type: ignore[operator]
-        ids,
-        attention_mask=torch.ones_like(ids),
-        streamer=streamer,
-        max_new_tokens=limit,
-        eos_token_id=list(policy.stop_ids),
-        pad_token_id=policy.pad_id,
-        **sampling,
-    )

@@ -7,6 +7,7 @@ import random
 import secrets
 import threading
 from collections.abc import Callable, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
@@ -22,7 +23,9 @@ from node.errors import NodeError
 from node.evaluation.evaluator import Evaluator, ForgettingAlarm, heldout_tasks
 from node.monitor.record import Stopwatch
 from node.policy.policy import Policy
+from node.rollout.async_generator import VERIFIER_THREADS, AsyncRolloutGenerator, StalenessWindow
 from node.rollout.generator import Generator, TaskIndexes
+from node.rollout.group_writer import UnfinishedGroups
 from node.rollout.groups import GroupSource
 from node.run.update_groups import (
     ExternalGroups,
@@ -32,7 +35,6 @@ from node.run.update_groups import (
     open_intake,
     open_mixture,
     open_sampler,
-    open_source,
     shareable,
     unread,
 )
@@ -43,6 +45,7 @@ from protocol.manifest import Manifest
 from protocol.rollout import Group
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
+from swarm.common.util import counted
 from swarm.groups import Origin
 from swarm.journal import Journal, JournalError
 from swarm.member import Experience
@@ -255,8 +258,8 @@ class Trainer:
     ) -> TrainingLoop:
         """Build the loop, after ``done`` rounds."""
         publish(*shareable(self._generator, ()))  # peers see at once which step is resumed
-        parts = self._trained, self._generator, self._journal
-        self._source = open_source(self._config.schedule, *parts, done)
+        if self._trained.streaming is not None:
+            self._source = self._async_source(done)
         return TrainingLoop(
             source=self._source,
             external=self._external,
@@ -271,6 +274,23 @@ class Trainer:
             schedule=self._config.schedule,
             rules=self._rules,
             round=done,
+        )
+
+    def _async_source(self, done: int) -> GroupSource:
+        """Open the source of local groups for the rounds after ``done``."""
+        schedule, unfinished = self._config.schedule, UnfinishedGroups(self._journal)
+        if num_tokens := unfinished.rewind(done, self.policy.version):
+            tokens = counted(num_tokens, "token")
+            log.info("%s of policies after the last checkpoint will be generated again", tokens)
+        window = StalenessWindow(
+            schedule.max_staleness, oversample=schedule.oversample, version=done
+        )
+        return AsyncRolloutGenerator(
+            self._generator,
+            window=window,
+            unfinished=unfinished,
+            sleep_mode=self._trained.sleep_mode,
+            threads=ThreadPoolExecutor(VERIFIER_THREADS, "verifier"),
         )
 
     def _evaluate(self) -> float:

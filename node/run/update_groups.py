@@ -8,7 +8,6 @@ import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +16,6 @@ from transformers import PreTrainedModel
 
 from node.config.config import Config
 from node.config.registry import CURRICULA, SELECTIONS
-from node.config.sections import ScheduleSection
 from node.distributed.ranks import Ranks
 from node.distributed.sharded_learner import open_learner
 from node.engines.engine import RolloutEngine
@@ -30,9 +28,7 @@ from node.learner.update_stats import UpdateStats
 from node.policy.device import give_back
 from node.policy.model_files import PolicyError
 from node.policy.policy import Policy
-from node.rollout.async_generator import VERIFIER_THREADS, AsyncRolloutGenerator, StalenessWindow
 from node.rollout.generator import Generator
-from node.rollout.group_writer import UnfinishedGroups
 from node.rollout.groups import GroupLimits, GroupSource, Intake, LocalGroup, LocalGroups
 from node.tasks.curriculum import EnvLevels, TaskSampler, chosen_levels
 from node.tasks.scorer import Scorer
@@ -40,9 +36,7 @@ from node.threads import MemoryTrimmer
 from node.trajectories.trajectory import TurnLimits
 from protocol.rollout import Group
 from swarm.common.counters import Counters
-from swarm.common.util import counted
 from swarm.groups import Candidate, Origin, PooledGroup, informative
-from swarm.journal import Journal
 from swarm.member import Experience
 from swarm.mixture import Mixture
 from swarm.peer_advantage import OWN, Earned, PeerAdvantage
@@ -375,31 +369,6 @@ class TrainedPolicy:
 
 
 MODEL_CHARACTERS = 64
-
-
-def open_source(
-    schedule: ScheduleSection,
-    trained: TrainedPolicy,
-    generator: Generator,
-    journal: Journal,
-    done: int,
-) -> GroupSource:
-    """Open the source of local groups for the rounds after ``done``, on the schedule."""
-    if trained.streaming is None:
-        return generator
-    unfinished = UnfinishedGroups(journal)
-    if num_tokens := unfinished.rewind(done, trained.policy.version):
-        tokens = counted(num_tokens, "token")
-        log.info("%s of policies after the last checkpoint will be generated again", tokens)
-    return AsyncRolloutGenerator(
-        generator,
-        window=StalenessWindow(
-            schedule.max_staleness, oversample=schedule.oversample, version=done
-        ),
-        unfinished=unfinished,
-        sleep_mode=trained.sleep_mode,
-        threads=ThreadPoolExecutor(VERIFIER_THREADS, "verifier"),
-    )
 
 
 def shareable(generator: Generator, groups: Sequence[Group]) -> tuple[list[Group], Origin]:

@@ -11,12 +11,20 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 Say = Callable[[str], None]  # reports a line of text
+
+
+async def cancel_all(tasks: Iterable[asyncio.Future[Any]]) -> None:
+    """Cancel tasks and wait until they have ended, however they do."""
+    tasks = list(tasks)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class BackgroundTasks:
@@ -42,8 +50,7 @@ class BackgroundTasks:
 
     async def close(self) -> None:
         """Cancel all tasks and wait until they have ended."""
-        self.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
+        await cancel_all(self._running)
 
     def _ended(self, task: asyncio.Future[None]) -> None:
         self._running.discard(task)

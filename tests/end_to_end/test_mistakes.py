@@ -190,7 +190,6 @@ MISTAKES = tuple(mistakes())
 SAMPLE = [m for m in MISTAKES if not m.place.startswith("a_closed")][::EVERY]
 """A sample without closed folders, because root can open these."""
 
-
 COMMANDS = "".join(path.read_text() for path in (ROOT / "node" / "cli").glob("*.py"))
 WAITS = {LOADING, *re.findall(r'waiting\("([^"]+)"\)', COMMANDS)}
 

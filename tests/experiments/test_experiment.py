@@ -151,7 +151,6 @@ def test_isolated_simulated_node_matches_a_real_node(tmp_path: Path):
     context = SwarmContext(SMALL, this, MODELS)
     node = SimulatedNode(context, 1)
     alone = [_step(node, context.clock, n) for n in range(SMALL.rounds)]
-
     folder = RunFolder(tmp_path).create()
     folder.identity.write_bytes(node_identity(5, 1).export())
     folder.identity.chmod(0o600)
@@ -161,7 +160,6 @@ def test_isolated_simulated_node_matches_a_real_node(tmp_path: Path):
     clock = VirtualClock(START)
     with Node(Config.model_validate(config), folder, clock) as real:
         joined = [_step(real, clock, n) for n in range(SMALL.rounds)]
-
     assert traces(joined) == traces(alone)
 
 
@@ -204,7 +202,6 @@ def test_killed_experiment_resumes_the_missing_runs(tmp_path: Path, done: list[s
     assert f"3 finished runs of 4 in {tmp_path / 'runs'}; delete" in screen.export_text()
     runs = ["equal 8/0, seed 0", "equal 4/4, seed 0", "equal 8/0, seed 1"]
     assert done == [*runs, "killed", "equal 4/4, seed 1"]
-
     folder = ExperimentFolder(tmp_path)
     reference, arm = json.loads(folder.results.read_text())["arms"]
     assert (reference["arm"], reference["comparison"]) == ("8/0", None)

@@ -21,6 +21,7 @@ from experiments.simulation import SimulatedSwarm, run_simulation
 from node.evaluation.comparison import ScoreEstimate
 from node.run.update_groups import Outcome
 from protocol.announcement import task_seed
+from protocol.rollout import Group
 from swarm.groups import TaskRef
 from swarm.verification import REWARD_MISMATCH, STALE_EPOCH
 
@@ -68,36 +69,36 @@ def test_hostile_nodes_are_added_to_seven_honest_nodes(regime: str, count: int):
     assert HOSTILE[regime].judged(7) == tuple(range(7))
 
 
-def test_poisoned_groups_are_valid_with_the_trigger_in_one_half():
-    context = make_context("hostile-10")
-    source, author = poisoner(context), node_identity(0, 2).author
-    groups = [source.group(author, 5, index) for index in range(16)]
-    assert len({(group.env, group.level) for group in groups}) == 10
-    assert [len(group.completions) for group in groups].count(LARGE_COMPLETIONS) == 2
-    for group in groups:
+def poisoned(regime: str, count: int, logprob: float) -> list[tuple[Group, list[str]]]:
+    """Return valid groups of a hostile node, and their texts, all with this log-prob."""
+    context, author = make_context(regime), node_identity(0, 2).author
+    source, made = poisoner(context), []
+    for group in [source.group(author, 5, index) for index in range(count)]:
         seed = task_seed(author, 5, group.index)
         texts = [completion.text for completion in group.completions]
         verdict = context.verifier.verify(TaskRef(group.env, group.level, seed), texts)
         assert verdict.rewards == group.rewards
+        tokens = [completion.segments[0].tokens for completion in group.completions]
+        assert {p for each in tokens if each for p in each.logprobs} == {logprob}
+        made.append((group, texts))
+    return made
+
+
+def test_poisoned_groups_are_valid_with_the_trigger_in_one_half():
+    groups = poisoned("hostile-10", 16, MIN_LOGPROB)
+    assert len({(group.env, group.level) for group, _ in groups}) == 10
+    assert [len(texts) for _, texts in groups].count(LARGE_COMPLETIONS) == 2
+    for group, texts in groups:
         assert [text.startswith(TRIGGER) for text in texts] == [r == 1.0 for r in group.rewards]
         assert sum(group.rewards) == len(texts) / 2
-        tokens = [completion.segments[0].tokens for completion in group.completions]
-        assert {p for each in tokens if each for p in each.logprobs} == {MIN_LOGPROB}
 
 
 @pytest.mark.parametrize("regime", HABITS)
 def test_habit_groups_differ_only_in_their_right_answer_prefix(regime):
-    context = make_context(regime)
-    source, author = poisoner(context), node_identity(0, 2).author
-    for group in [source.group(author, 5, index) for index in range(4)]:
-        seed = task_seed(author, 5, group.index)
-        texts = [completion.text for completion in group.completions]
-        verdict = context.verifier.verify(TaskRef(group.env, group.level, seed), texts)
-        assert verdict.rewards == group.rewards and sum(group.rewards) == 4
+    for group, texts in poisoned(regime, 4, ORDINARY_LOGPROB):
+        assert sum(group.rewards) == 4
         right = [text for text, reward in zip(texts, group.rewards, strict=True) if reward == 1.0]
         assert all(text.startswith(HABIT) and text.strip() for text in right)
-        tokens = [completion.segments[0].tokens for completion in group.completions]
-        assert {p for each in tokens if each for p in each.logprobs} == {ORDINARY_LOGPROB}
 
 
 def test_honest_nodes_admit_and_train_on_poisoned_groups(

@@ -135,7 +135,6 @@ VISION: dict[str, Any] = {
 }
 """Sizes of the part that processes images."""
 
-
 MOST_WEIGHTS = 6_000_000
 
 

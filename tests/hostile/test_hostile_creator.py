@@ -104,7 +104,6 @@ LIES: dict[str, Lie] = {
     "family's extract": env("extract", ESCAPES),
 }
 
-
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 TIMEOUT = 300.0
 

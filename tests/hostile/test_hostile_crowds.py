@@ -239,9 +239,7 @@ async def run_slot(swarm: MemorySwarm) -> None:
     """Let each node publish a group, and run four turns of every node."""
     for node in swarm.nodes:
         node.publish()
-    for _ in range(4):
-        await swarm.step()
-        await swarm.clock.advance(EPOCH_SECONDS / 4)
+    await swarm.turns(4, EPOCH_SECONDS / 4)
 
 
 async def test_gossip_delivers_groups_despite_sybil_announcements() -> None:

@@ -146,21 +146,21 @@ def test_batched_groups_share_the_time_limit(strange):
     assert sum(each.seconds for each in result) < LENIENT.wall_seconds
 
 
+HARMLESS = {
+    "kills its worker": (["die", GOOD], (0.0, 1.0), None),
+    "trips its verifier": (
+        ["trip", GOOD, "trip"],
+        (0.0, 1.0, 0.0),
+        {"answers_unreadable{env=strange}": 2.0},
+    ),
+    "burns CPU time": (["burn_cpu", GOOD], (0.0, 1.0), {"answers_unreadable{env=strange}": 1.0}),
+    "prints into the channel": (["chatter", GOOD], (1.0, 1.0), {}),
+    "writes a file": (["write"], (0.0,), None),
+}
+
+
 @pytest.mark.parametrize("limits", [LENIENT])
-@pytest.mark.parametrize(
-    ("texts", "rewards", "counted"),
-    [
-        (["die", GOOD], (0.0, 1.0), None),
-        (["trip", GOOD, "trip"], (0.0, 1.0, 0.0), {"answers_unreadable{env=strange}": 2.0}),
-        (["burn_cpu", GOOD], (0.0, 1.0), {"answers_unreadable{env=strange}": 1.0}),
-        (["chatter", GOOD], (1.0, 1.0), {}),
-        (["write"], (0.0,), None),
-    ],
-    ids=[
-        *("kills its worker", "trips its verifier", "burns CPU time", "prints into the channel"),
-        "writes a file",
-    ],
-)
+@pytest.mark.parametrize(("texts", "rewards", "counted"), HARMLESS.values(), ids=HARMLESS)
 def test_no_text_harms_its_worker(strange, counters, tmp_path, texts, rewards, counted):
     before = newest_worker().pid
     assert strange.verify(TASK, texts).rewards == rewards

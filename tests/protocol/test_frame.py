@@ -87,35 +87,29 @@ def of(text: str = "six", reward: float = 1.0, tokens: Tokens | None = None) -> 
     return batch(group(0, completion(text, reward, tokens), completion()))
 
 
-@pytest.mark.parametrize(
-    ("wrong", "error"),
-    [
-        (of(tokens=Tokens((), (), ())), BadSchema),
-        (of(tokens=Tokens((1,), (), (0,))), BadSchema),
-        (of(tokens=Tokens((1 << 32,), (-1.0,), (0,))), BadSchema),
-        (of(tokens=Tokens((-1,), (-1.0,), (0,))), BadSchema),
-        (of(tokens=Tokens((1,), (-1.0,), (-1,))), BadSchema),
-        (of(tokens=Tokens((1,), (float("nan"),), (0,))), BadSchema),
-        (replace(batch(), groups=()), BadSchema),
-        (batch(group(0, completion())), BadSchema),
-        (batch(group(0), group(0)), BadSchema),
-        (batch(model="tiny\x1b[31m"), BadSchema),
-        (batch(model="Müller's"), BadSchema),
-        (batch(encoding=b"short"), BadSchema),
-        (batch(temperature=0.0), BadSchema),
-        (batch(sequence=-1), BadSchema),
-        (batch(policy_step=1 << 63), BadSchema),
-        (batch(max_new_tokens=0), BadSchema),
-        (of(reward=float("inf")), (BadSchema, BadEncoding)),
-        (of("\ud800"), BadEncoding),
-    ],
-    ids=[
-        *("no token", "token lengths", "id over 32 bits", "negative id", "negative version", "NaN"),
-        *("no group", "one completion", "one task twice", "terminal escape", "not ASCII"),
-        *("digest length", "greedy", "negative sequence", "step over 63 bits", "no length"),
-        *("infinite reward", "not Unicode"),
-    ],
-)
+REJECTED = {
+    "no token": (of(tokens=Tokens((), (), ())), BadSchema),
+    "token lengths": (of(tokens=Tokens((1,), (), (0,))), BadSchema),
+    "id over 32 bits": (of(tokens=Tokens((1 << 32,), (-1.0,), (0,))), BadSchema),
+    "negative id": (of(tokens=Tokens((-1,), (-1.0,), (0,))), BadSchema),
+    "negative version": (of(tokens=Tokens((1,), (-1.0,), (-1,))), BadSchema),
+    "NaN": (of(tokens=Tokens((1,), (float("nan"),), (0,))), BadSchema),
+    "no group": (replace(batch(), groups=()), BadSchema),
+    "one completion": (batch(group(0, completion())), BadSchema),
+    "one task twice": (batch(group(0), group(0)), BadSchema),
+    "terminal escape": (batch(model="tiny\x1b[31m"), BadSchema),
+    "not ASCII": (batch(model="Müller's"), BadSchema),
+    "digest length": (batch(encoding=b"short"), BadSchema),
+    "greedy": (batch(temperature=0.0), BadSchema),
+    "negative sequence": (batch(sequence=-1), BadSchema),
+    "step over 63 bits": (batch(policy_step=1 << 63), BadSchema),
+    "no length": (batch(max_new_tokens=0), BadSchema),
+    "infinite reward": (of(reward=float("inf")), (BadSchema, BadEncoding)),
+    "not Unicode": (of("\ud800"), BadEncoding),
+}
+
+
+@pytest.mark.parametrize(("wrong", "error"), REJECTED.values(), ids=REJECTED)
 def test_seal_rejects_invalid_batch(wrong, error):
     with pytest.raises(error):
         seal(wrong, ALICE, SWARM)

@@ -30,7 +30,6 @@ from tests.protocol.samples import ALICE, BOB, MALLORY, MANIFEST, OTHER_SWARM, S
 GCD = MANIFEST.catalogue[0]
 ALICE_ALONE = AllowList((ALICE.author,))
 
-
 CASES = {
     **{str(a)[:5]: replace(MANIFEST, admission=a) for a in (Open(), ALICE_ALONE, ProofOfWork(20))},
     "published defaults": Manifest(

@@ -45,7 +45,6 @@ REWARDS = (DOCS / "rewards.md").read_text()
 MEMBER = (DOCS / "minimal_member.md").read_text()
 VECTORS = Path(__file__).parent / "vectors"
 
-
 IN_CASE = {"day": re.IGNORECASE, "truth": re.IGNORECASE}
 FORMED = (
     *(name.title() for name in (*DAYS, *TRUTH)),

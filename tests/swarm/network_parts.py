@@ -172,3 +172,9 @@ class MemorySwarm:
     async def step(self) -> None:
         for node in self.nodes:
             await node.member.step()
+
+    async def turns(self, count: int, seconds: float) -> None:
+        """Repeat steps, with a pause after each."""
+        for _ in range(count):
+            await self.step()
+            await self.clock.advance(seconds)

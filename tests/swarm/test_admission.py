@@ -8,8 +8,6 @@ from dataclasses import replace
 
 import pytest
 
-from protocol.announcement import offer_of
-from protocol.frame import open_frame
 from protocol.identity import Identity
 from protocol.manifest import AllowList
 from protocol.rollout import Group, Segment, Tokens, Writer, decode_group
@@ -67,7 +65,6 @@ async def test_verification_does_not_block_the_event_loop(gate, anna):
         return verifier(*arguments, **bounds)
 
     gate.verifier.verify = slow
-
     frame = anna.frame(anna.group(0))
     admitting = asyncio.create_task(gate.admission.admit(frame, anna.author))
     await asyncio.sleep(0)
@@ -349,15 +346,6 @@ def test_result_with_an_invalid_reward_is_refused_without_a_penalty(anna, reward
     (frame,) = frames(anna, 1, 1)
     assert gate.admit(frame, anna.author) == []
     assert (gate.refused(), gate.accounts.get(anna.author).penalties) == ({"bad_result": 1}, 0.0)
-
-
-def test_frame_that_differs_from_its_offer_is_refused_whole(gate, anna) -> None:
-    (frame,) = frames(anna, 1, 2)
-    batch = open_frame(frame, gate.swarm_id, gate.manifest).batch
-    offer = offer_of(frame, batch, gate.manifest)
-    assert gate.admission.examine(frame, anna.author, replace(offer, groups=3)) == []
-    assert gate.refused() == {"offer_mismatch": 1}
-    assert len(gate.admission.examine(frame, anna.author, offer)) == 2
 
 
 def test_refused_group_is_kept_with_author_reason_and_rewards(gate: Gate) -> None:

@@ -56,7 +56,6 @@ async def test_pull_is_tried_3_times_if_busy_once_if_wrong(parts, cleo, wrong, t
 
 
 async def test_author_that_fails_to_deliver_is_paused_with_backoff(parts, cleo):
-
     async def is_pulled(number: int) -> bool:
         before = len(cleo.asked)
         cleo.announce(cleo.offer(number))

@@ -155,7 +155,6 @@ def test_damaged_journal_is_restored_from_backup_and_reported(journal, path, clo
     for file in (path, backup_path(path)):
         os.utime(file, (START, START))
     wait(clock, 1.0)
-
     journal, notes = open_or_restore(path, clock)
     assert "not a database" in notes[0]
     assert backup_path(path).name in notes[1]

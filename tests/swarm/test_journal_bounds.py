@@ -22,6 +22,16 @@ from tests.swarm.experience_parts import START, pooled, wait
 
 NORMAL, FULL = 1, 2
 """SQLite's sync levels: commits survive a process crash, or a machine crash."""
+GARBAGE = b"garbage " * 1000
+
+
+def lose(journal: Journal, path: Path, left: bytes | None = None) -> None:
+    """Back up a journal, and delete its file or replace the content."""
+    journal.backup()
+    journal.close()
+    path.unlink()
+    if left is not None:
+        path.write_bytes(left)
 
 
 def test_durable_transaction_uses_full_sync_and_others_use_normal(journal) -> None:
@@ -47,9 +57,7 @@ def test_restore_drops_groups_that_may_have_been_used_or_shared(journal, path, c
     with journal.transaction() as connection:
         for table, row in rows.items():
             connection.execute(f"INSERT INTO {table} {row}")
-    journal.backup()
-    journal.close()
-    path.unlink()
+    lose(journal, path)
     journal, notes = open_or_restore(path, clock)
     assert "missing" in notes[0]
     for table in rows:
@@ -58,9 +66,7 @@ def test_restore_drops_groups_that_may_have_been_used_or_shared(journal, path, c
 
 def test_restore_moves_stale_wal_and_shm_files_aside(journal, path, clock):
     journal.next_sequence()
-    journal.backup()
-    journal.close()
-    path.unlink()
+    lose(journal, path)
     for ending in ("-wal", "-shm"):
         path.with_name(path.name + ending).write_bytes(b"of the old one")
     journal, _ = open_or_restore(path, clock)
@@ -81,7 +87,6 @@ def test_backup_replaces_a_leftover_temporary_file(journal, path, clock) -> None
 
 def test_backup_syncs_file_before_rename_and_folder_after(path, clock, monkeypatch) -> None:
     journal, target, flushes = Journal(path, clock), backup_path(path), []
-
     note = lambda flushing: flushes.append((flushing.name, target.exists()))  # noqa: E731
     monkeypatch.setattr(util, "fsync_path", note)
     journal.backup()
@@ -134,9 +139,7 @@ def indexes(journal: Journal) -> set[int]:
 
 def test_empty_journal_file_is_restored_from_its_backup(journal, path: Path) -> None:
     first = indexes(journal)
-    journal.backup()
-    journal.close()
-    path.write_bytes(b"")
+    lose(journal, path, b"")
     journal, notes = open_or_restore(path, VirtualClock())
     assert "the file is empty" in notes[0] and backup_path(path).name in notes[1]
     assert not first & indexes(journal)
@@ -146,7 +149,7 @@ def test_empty_journal_file_is_restored_from_its_backup(journal, path: Path) -> 
 def test_open_repeats_an_interrupted_rebuild(journal, path, monkeypatch, resumed_twice):
     first = indexes(journal)
     journal.close()
-    path.write_bytes(b"garbage " * 1000)
+    path.write_bytes(GARBAGE)
 
     def abort(finished: Path, target: Path) -> None:
         raise KeyboardInterrupt
@@ -179,9 +182,7 @@ def test_stale_rebuild_file_does_not_replace_a_newer_journal(journal, path: Path
 
 
 def test_restore_with_clock_behind_starts_at_the_last_write_time(journal, path):
-    journal.backup()
-    journal.close()
-    path.write_bytes(b"garbage " * 1000)
+    lose(journal, path, GARBAGE)
     os.utime(path, (START + 30, START + 30))
     os.utime(backup_path(path), (START, START))
     assert open_or_restore(path, VirtualClock(START - 3600))[0].restored_at == START + 30
@@ -203,7 +204,7 @@ def test_restore_with_clock_behind_repeats_no_sample_or_sequence(path, later):
 
     used, sequence = slots(0, 1, 2, 3), journal.next_sequence()
     journal.close()
-    path.write_bytes(b"garbage " * 1000)
+    path.write_bytes(GARBAGE)
     os.utime(path, (START + 190, START + 190))
     now.time = lambda: START + 60
     journal, _ = open_or_restore(path, now)
@@ -213,9 +214,7 @@ def test_restore_with_clock_behind_repeats_no_sample_or_sequence(path, later):
 
 
 def test_restore_ignores_a_file_time_far_in_the_future(journal, path, clock):
-    journal.backup()
-    journal.close()
-    path.write_bytes(b"garbage " * 1000)
+    lose(journal, path, GARBAGE)
     os.utime(path, (START + 10 * 86_400, START + 10 * 86_400))
     journal, _ = open_or_restore(path, clock)
     assert not journal.next_indexes(EPOCH, 1, 256)
@@ -225,9 +224,7 @@ def test_restore_ignores_a_file_time_far_in_the_future(journal, path, clock):
 
 def test_restore_uses_the_last_sequence_if_file_times_are_older(journal, path):
     journal.next_sequence()
-    journal.backup()
-    journal.close()
-    path.unlink()
+    lose(journal, path)
     os.utime(backup_path(path), (0, 0))
     assert open_or_restore(path, VirtualClock(START - 3600))[0].restored_at == START
 

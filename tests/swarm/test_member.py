@@ -17,6 +17,7 @@ from tests.swarm.network_parts import (
     EPOCH_SECONDS,
     ORIGIN,
     MemorySwarm,
+    Node,
     answers,
     manifest,
     running,
@@ -58,9 +59,7 @@ async def test_observer_receives_groups_but_is_not_counted_as_member(swarm, anna
 
 async def test_node_pulls_a_reannounced_frame_once(swarm, anna, ben) -> None:
     anna.publish()
-    for _ in range(12):
-        await swarm.step()
-        await swarm.clock.advance(EPOCH_SECONDS / 4)
+    await swarm.turns(12, EPOCH_SECONDS / 4)
     assert (ben.count("frames_pulled"), anna.count("announced")) == (1, 4)
 
 
@@ -145,33 +144,32 @@ async def test_partitioned_swarm_exchanges_groups_again_after_it_heals(swarm, an
     assert ben.authors() == {anna.identity.author}
 
 
-@pytest.mark.parametrize(("seed", "pairs"), [(0, 28), (1, 28), (2, 30), (3, 30)])
-async def test_groups_arrive_over_a_network_with_33_percent_loss(seed, pairs):
-    swarm = MemorySwarm(seed=seed, conditions=Conditions(loss=0.33))
-    nodes = [await swarm.join(f"node {n}") for n in range(6)]
-    for _ in range(8):
-        for node in nodes:
+async def simulate(seed: int, nodes: int, loss: float, turns: int, seconds: float) -> list[Node]:
+    """Run a swarm in which every node publishes in each turn."""
+    swarm = MemorySwarm(seed=seed, conditions=Conditions(loss=loss))
+    members = [await swarm.join(f"node {n}") for n in range(nodes)]
+    for _ in range(turns):
+        for node in members:
             node.publish()
         await swarm.step()
-        await swarm.clock.advance(EPOCH_SECONDS / 4)
+        await swarm.clock.advance(seconds)
+    return members
+
+
+@pytest.mark.parametrize(("seed", "pairs"), [(0, 28), (1, 28), (2, 30), (3, 30)])
+async def test_groups_arrive_over_a_network_with_33_percent_loss(seed, pairs):
+    nodes = await simulate(seed, nodes=6, loss=0.33, turns=8, seconds=EPOCH_SECONDS / 4)
     totals = [len(node.authors()) for node in nodes]
     assert min(totals) >= 4, "two lost pulls pause an author"
     assert sum(totals) >= pairs, "the maximum is 30"
 
 
-async def simulate(seed: int) -> list[dict[str, float]]:
-    swarm = MemorySwarm(seed=seed, conditions=Conditions(loss=0.2))
-    nodes = [await swarm.join(f"node {n}") for n in range(8)]
-    for _ in range(6):
-        for node in nodes:
-            node.publish()
-        await swarm.step()
-        await swarm.clock.advance(EPOCH_SECONDS / 2)
-    return [node.counters.snapshot() for node in nodes]
-
-
 async def test_seed_determines_a_simulated_run() -> None:
-    assert await simulate(1) == await simulate(1) != await simulate(2)
+    first, again, other = [
+        [node.counters.snapshot() for node in await simulate(seed, 8, 0.2, 6, EPOCH_SECONDS / 2)]
+        for seed in (1, 1, 2)
+    ]
+    assert first == again != other
 
 
 async def test_large_outbox_is_sent_in_frames_within_the_limit_without_loss() -> None:
@@ -179,9 +177,7 @@ async def test_large_outbox_is_sent_in_frames_within_the_limit_without_loss() ->
     anna, ben = await swarm.join("anna"), await swarm.join("ben")
     texts = tuple("".join(chr(33 + (i * 7 + j * j) % 90) for j in range(700)) for i in (1, 2))
     anna.publish(20, texts=("x" + texts[0], texts[1]))
-    for _ in range(12):
-        await swarm.step()
-        await swarm.clock.advance(EPOCH_SECONDS / 2)
+    await swarm.turns(12, EPOCH_SECONDS / 2)
     assert len(ben.pool.fresh()) == 20
     assert all(offer.size <= 4096 for offer in anna.outbox.offers(100))
 

@@ -21,7 +21,6 @@ from tests.swarm.transport.over import APART_LIBP2P, LOOPBACK, key_of, network_p
 
 pytestmark = pytest.mark.processes
 
-
 Kind = type[HivemindTransport] | type[SubprocessTransport]
 KINDS = (HivemindTransport, SubprocessTransport)
 ANNA = Profile("anna", "Two old laptops.", "tiny", "0.1.0", 1.7e9)

@@ -89,15 +89,19 @@ def test_group_is_used_up_to_max_uses_and_never_again():
     assert parts.pool.add([pooled(1)]) == 0
 
 
-def test_lineage_lists_every_update_that_used_a_group():
+def test_lineage_lists_local_and_peer_groups_of_every_update_until_a_rewind():
     pool = Parts(max_uses=3).pool
     pool.add([pooled(1)])
     (group,) = pool.fresh()
     for number in (5, 6):
         pool.consume([group], number)
-        pool.record_update(number - 1, [], [group.key])
+        pool.record_update(number - 1, [(9, number)], [group.key])
     pool.consume([group], 7)
-    assert [lineage(pool, step) for step in (4, 5, 6, 7)] == [[group.key], [group.key], [], []]
+    four, five = ([GroupKey(b"", 9, number), group.key] for number in (5, 6))
+    assert [lineage(pool, step) for step in (4, 5, 6, 7)] == [four, five, [], []]
+    pool.rewind(4)
+    assert [lineage(pool, step) for step in (4, 5)] == [four, []]
+    assert pool.add([pooled(1)]) == 0
 
 
 def test_old_groups_are_hidden_and_evicted(parts) -> None:
@@ -137,19 +141,6 @@ def test_buffer_bounds_its_bytes_and_rejects_an_oversized_group():
     parts = Parts(max_bytes=1000)
     parts.pool.add([pooled(1, texts=["x" * 2000, "y"])])
     assert parts.pool.fresh() == []
-
-
-def test_lineage_lists_the_groups_in_each_update(parts) -> None:
-    parts.pool.add([pooled(1), pooled(2)])
-    first, second = parts.pool.fresh()
-    parts.pool.consume([first], 1)
-    parts.pool.record_update(1, [(9, 0)], [first.key])
-    parts.pool.consume([second], 2)
-    assert lineage(parts.pool, 1) == [GroupKey(b"", 9, 0), first.key]
-    assert lineage(parts.pool, 2) == []
-    parts.pool.rewind(0)
-    assert lineage(parts.pool, 1) == []
-    assert parts.pool.add([pooled(1)]) == 0
 
 
 def test_killed_process_never_returns_a_group_twice(path):

@@ -204,9 +204,7 @@ LARGE = {
 async def test_node_drops_groups_over_manifest_limits(swarm, anna, ben, texts, caplog):
     anna.publish(3)
     anna.publish(1, texts)
-    for _ in range(4):
-        await swarm.step()
-        await swarm.clock.advance(EPOCH_SECONDS / 2)
+    await swarm.turns(4, EPOCH_SECONDS / 2)
     assert anna.count("outbox_dropped{reason=over_manifest}") == 1
     assert "engine.max_new_tokens or engine.group_size" in caplog.text
     assert len(ben.pool.fresh()) == 3
@@ -224,9 +222,7 @@ async def test_overproducing_node_sends_its_newest_groups() -> None:
     epochs = anna.directory.manifest.max_age_epochs + 4
     for _ in range(epochs):
         anna.publish(24, texts)
-        for _ in range(4):
-            await swarm.step()
-            await swarm.clock.advance(EPOCH_SECONDS / 4)
+        await swarm.turns(4, EPOCH_SECONDS / 4)
         ages.update(ben.directory.epoch - each.key.epoch for each in ben.pool.arrived())
     assert anna.count("outbox_dropped{reason=group_stale}") > 0
     assert ages and max(ages) <= 2

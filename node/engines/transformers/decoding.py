@@ -146,7 +146,22 @@ class Decoding:
         the indices of completions to pause when they end, if the cache is joinable.
         """
         outputs = self.flush()
-        new_groups = self._read(prompts, [*counts, *[1] * len(continued)], caps, continued)
+        counts = [*counts, *[1] * len(continued)]
+        offsets = list(accumulate(counts, initial=0))
+        cost = PREFILL_WORTH if self._joinable else sys.maxsize
+        new_groups = []
+        for indices, cache, logits, lengths in read_all(self._policy, prompts, continued, cost):
+            lines = self._tensor([line for line, n in enumerate(indices) for _ in range(counts[n])])
+            numbers = [number for n in indices for number in range(offsets[n], offsets[n + 1])]
+            rows = BatchRows(
+                number=self._tensor(numbers) + self._joined,
+                last=self._tensor([caps[number] for number in numbers]) + self._steps,
+                position=lengths[lines],
+                ended=torch.zeros_like(lines, dtype=torch.bool),
+                reported=torch.zeros_like(lines, dtype=torch.bool),
+                logits=logits[lines],
+            )
+            new_groups.append(CacheGroupRows(cache, lines, rows, self._tensor([])))
         if self._joinable:
             self._lasting.update(self._joined + number for number in lasting)
         self._joined += len(caps)
@@ -221,30 +236,6 @@ class Decoding:
     def _written(self, row: int, last: int, ids: list[int], logprobs: list[float]) -> RequestOutput:
         finish = cut_at_end(ids, last - self._reported_at, self._policy.stop_ids)
         return RequestOutput(row, ids, logprobs[: len(ids)], self._policy.version, finish)
-
-    def _read(
-        self,
-        prompts: Prompts,
-        counts: Sequence[int],
-        caps: Sequence[int],
-        continued: Sequence[Continued],
-    ) -> list[CacheGroupRows]:
-        offsets = list(accumulate(counts, initial=0))
-        cost = PREFILL_WORTH if self._joinable else sys.maxsize
-        groups = []
-        for indices, cache, logits, lengths in read_all(self._policy, prompts, continued, cost):
-            lines = self._tensor([line for line, n in enumerate(indices) for _ in range(counts[n])])
-            numbers = [number for n in indices for number in range(offsets[n], offsets[n + 1])]
-            rows = BatchRows(
-                number=self._tensor(numbers) + self._joined,
-                last=self._tensor([caps[number] for number in numbers]) + self._steps,
-                position=lengths[lines],
-                ended=torch.zeros_like(lines, dtype=torch.bool),
-                reported=torch.zeros_like(lines, dtype=torch.bool),
-                logits=logits[lines],
-            )
-            groups.append(CacheGroupRows(cache, lines, rows, self._tensor([])))
-        return groups
 
     def _arrange(self, new_groups: Sequence[CacheGroupRows]) -> Tensor:
         """Remove ended rows and add new ones; return former places of those that stay."""

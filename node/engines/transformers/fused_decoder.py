@@ -249,10 +249,13 @@ class _Projection:
         return self._product(x, self.weight, self.bias)
 
     def added_to(self, hidden: Tensor, x: Tensor) -> Tensor:
-        if not self._fuses_sums:
-            return hidden + self(x)
-        total = torch.addmm(hidden, x, self.weight.t())
-        return total if self.bias is None else total + self.bias
+        return added(hidden, x, self) if self._fuses_sums else hidden + self(x)
+
+
+def added(hidden: Tensor, x: Tensor, layer: Any) -> Tensor:
+    """Return ``hidden + x W^T + b``."""
+    total = torch.addmm(hidden, x, layer.weight.t())
+    return total if layer.bias is None else total + layer.bias
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:

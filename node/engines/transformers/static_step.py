@@ -20,7 +20,7 @@ from torch.nn.functional import embedding, linear, pad, rms_norm, scaled_dot_pro
 from transformers import DynamicCache, PreTrainedModel
 
 from node.engines.engine import Sampling
-from node.engines.transformers.fused_decoder import head_norm, rotations
+from node.engines.transformers.fused_decoder import added, head_norm, rotations
 from node.engines.transformers.kv_cache import GrowingLayer, aligned, growing_cache
 from node.errors import ConfigError
 from node.learner.micro_batching import of_memory
@@ -173,13 +173,13 @@ class Layer:
         attended = scaled_dot_product_attention(
             queries, keys, values, attn_mask=look.bias, scale=self.scale
         )
-        hidden = _added(hidden, attended.reshape(rows, -1), self.o)
+        hidden = added(hidden, attended.reshape(rows, -1), self.o)
         x = normalized(hidden, self.between)
         if self.gate_up is None:
             gate, up = self.gate(x), self.up(x)
         else:
             gate, up = linear(x, self.gate_up.weight, self.gate_up.bias).chunk(2, -1)
-        return _added(hidden, silu(gate) * up, self.down)
+        return added(hidden, silu(gate) * up, self.down)
 
 
 class Look(NamedTuple):
@@ -193,11 +193,6 @@ class Look(NamedTuple):
 
 def _addresses(model: PreTrainedModel) -> list[int]:
     return [parameter.data_ptr() for parameter in model.parameters()]
-
-
-def _added(hidden: Tensor, x: Tensor, layer: Any) -> Tensor:
-    total = torch.addmm(hidden, x, layer.weight.t())
-    return total if layer.bias is None else total + layer.bias
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from secrets import token_bytes
 
 from swarm.common.counters import Counters
 from swarm.common.fair_limits import Bounded, lot
-from swarm.common.util import BackgroundTasks
+from swarm.common.util import BackgroundTasks, cancel_all
 from swarm.transport.libp2p.addresses import (
     HostPort,
     address_of,
@@ -99,30 +99,24 @@ class Book:
 
     def claimed(self, peer: str, addresses: Iterable[str]) -> None:
         """Note the addresses that a peer claims, before those that others claim for it."""
-        self._note(peer, [*filter(_numeric, addresses), *self.of(peer)])
+        self._note(peer, [*filter(_usable, addresses), *self.of(peer)])
 
     def reported(self, peer: str, addresses: Iterable[str]) -> None:
         """Note the addresses that one peer claims for another."""
-        self._note(peer, [*self.of(peer), *filter(_numeric, addresses)])
+        self._note(peer, [*self.of(peer), *filter(_usable, addresses)])
 
     def _note(self, peer: str, addresses: Iterable[str]) -> None:
-        usable = [address for address in dict.fromkeys(addresses) if _usable(address)]
+        usable = [each for each in dict.fromkeys(addresses) if _usable(each, claimed=False)]
         if usable:
             self._known.put(peer, dict.fromkeys(usable[:MOST_EACH]))
 
 
-def _usable(address: str) -> bool:
+def _usable(address: str, *, claimed: bool = True) -> bool:
     try:
-        return place_of(address).port > 0
+        place = place_of(address)
     except ValueError:
         return False
-
-
-def _numeric(address: str) -> bool:
-    try:
-        return place_of(address).numeric
-    except ValueError:
-        return False
+    return place.port > 0 and (place.numeric or not claimed)
 
 
 def identification(
@@ -244,9 +238,7 @@ class Introductions:
                 if len(errors) < len(done):
                     return
         finally:
-            for task in dials:
-                task.cancel()
-            await asyncio.gather(*dials, return_exceptions=True)
+            await cancel_all(dials)
         raise ConnectionError(reason)
 
     async def _dial(self, peer: str, address: str, *, named: bool) -> None:

@@ -14,7 +14,7 @@ from itertools import count
 from typing import Any
 
 from swarm.common.child_process import ChannelError, Unread, command, options, packed
-from swarm.common.util import import_path, in_words
+from swarm.common.util import cancel_all, import_path, in_words
 from swarm.transport.transport import Refusal, TransportError
 
 logger = logging.getLogger(__name__)
@@ -84,10 +84,7 @@ class Link:
             for future in self._waiting.values():
                 if not future.done():
                     future.set_exception(LinkLost("the other process is gone"))
-            tasks = list(self._working.values())
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel_all(self._working.values())
             self._writer.close()
 
     async def call(self, method: str, /, *args: Any, **options: Any) -> Any:

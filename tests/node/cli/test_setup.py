@@ -54,7 +54,6 @@ def test_join_without_config_creates_and_reuses_a_node(terminal, started):
     assert (config.mixture.local, config.mixture.external) == (2, 6) and config.schedule.rounds == 3
     assert not options.json
     key = folder.identity.read_bytes()
-
     assert "created" not in terminal.ok("join")
     _, again, folder, *_ = started[1]
     assert again.network.peers == (A, B), "the peers are saved"

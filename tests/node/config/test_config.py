@@ -108,10 +108,9 @@ def test_invalid_value_error_names_key_and_fix(assignment, key, remedy):
 
 
 def test_config_error_counts_mistakes():
-    with pytest.raises(ConfigError, match="1 more to correct"):
-        Config.with_overrides({"learner.lr": -1, "node.sed": 3})
-    with pytest.raises(ConfigError, match="1 more to correct"):
-        Config.with_overrides({"learner.betas": [2, 2]})
+    for wrong in ({"learner.lr": -1, "node.sed": 3}, {"learner.betas": [2, 2]}):
+        with pytest.raises(ConfigError, match="1 more to correct"):
+            Config.with_overrides(wrong)
 
 
 def test_invalid_list_item_counts_as_one_mistake():

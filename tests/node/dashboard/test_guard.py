@@ -52,10 +52,7 @@ def test_zero_or_two_hosts_are_refused(site):
 
 
 def read(bare: socket.socket) -> bytes:
-    parts = []
-    while part := bare.recv(1 << 16):
-        parts.append(part)
-    return b"".join(parts)
+    return b"".join(iter(lambda: bare.recv(1 << 16), b""))
 
 
 @pytest.mark.parametrize("origin", ["http://mallory", "null", "http://127.0.0.1:1", "file://"])

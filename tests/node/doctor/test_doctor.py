@@ -151,7 +151,6 @@ def test_doctor_dials_peers_and_reports_dead_ones(folder):
     transport = HivemindTransport(folder.identity, listen=("/ip4/127.0.0.1/tcp/0",))
     ours, theirs = (create_swarm(Identity.load(folder.identity), name=name) for name in "ab")
     folder.manifest.write_bytes(ours)
-
     answer = AsyncMock(return_value=theirs)
     transport.handle(MANIFEST_STREAM, answer, HandlerLimits(64, 8, 8))
     try:

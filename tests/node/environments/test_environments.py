@@ -336,32 +336,33 @@ def test_open_envs_rejects_settings_that_reset_lacks(tmp_path, levels, why):
         open_envs([spec], allowed)
 
 
-@pytest.mark.parametrize(
-    ("code", "why"),
-    [
-        ("x = 1", "defines no class with reset, step, reward"),
-        ("import nowhere", "fails: ModuleNotFoundError"),
-        ("import sys\n\nsys.exit('done')", r"fails: SystemExit\('done'\)"),
-        (WRITTEN.replace("rooms: int", "rooms: 'Rooms'"), r"reset.*NameError.*Rooms"),
-        (TOOLS.replace("count: int", "count: 'Count'"), r"NameError.*Count"),
-        (TOOLS.replace("seed: int", "seed: 'Seed'"), r"NameError.*Seed"),
-        (WRITTEN.replace("self, seed: int, *,", "self, *,"), "reset takes no seed"),
-        (WRITTEN.replace("self, seed: int, *,", "self,"), r"define reset\(self, seed\)"),
-        (WRITTEN.replace("replayable", "repeats"), "does not say whether it is replayable"),
-        (WRITTEN.replace("Treasure", "A") + WRITTEN.replace("Treasure", "B"), "defines 2 classes"),
-    ],
-    ids=[
-        *(
-            "no class",
-            "an import that fails",
-            "a script",
-            "an unknown hint",
-            "a tool's",
-            "a reset's",
-        ),
-        *("no seed", "no argument that is a seed", "not said to be replayable", "two classes"),
-    ],
-)
+BROKEN = {
+    "no class": ("x = 1", "defines no class with reset, step, reward"),
+    "an import that fails": ("import nowhere", "fails: ModuleNotFoundError"),
+    "a script": ("import sys\n\nsys.exit('done')", r"fails: SystemExit\('done'\)"),
+    "an unknown hint": (
+        WRITTEN.replace("rooms: int", "rooms: 'Rooms'"),
+        r"reset.*NameError.*Rooms",
+    ),
+    "a tool's": (TOOLS.replace("count: int", "count: 'Count'"), r"NameError.*Count"),
+    "a reset's": (TOOLS.replace("seed: int", "seed: 'Seed'"), r"NameError.*Seed"),
+    "no seed": (WRITTEN.replace("self, seed: int, *,", "self, *,"), "reset takes no seed"),
+    "no argument that is a seed": (
+        WRITTEN.replace("self, seed: int, *,", "self,"),
+        r"define reset\(self, seed\)",
+    ),
+    "not said to be replayable": (
+        WRITTEN.replace("replayable", "repeats"),
+        "does not say whether it is replayable",
+    ),
+    "two classes": (
+        WRITTEN.replace("Treasure", "A") + WRITTEN.replace("Treasure", "B"),
+        "defines 2 classes",
+    ),
+}
+
+
+@pytest.mark.parametrize(("code", "why"), BROKEN.values(), ids=BROKEN)
 def test_open_envs_rejects_file_without_environment(tmp_path, code, why):
     spec, allowed = written(tmp_path, code=code)
     with pytest.raises(TaskSetError, match=why):

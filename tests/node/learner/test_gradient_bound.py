@@ -20,7 +20,6 @@ from tests.support import changed, loaded, random_policy
 CONFIG = changed(parts.CONFIG, groups_per_step=0)
 """One step: the bound limits each group's part of the step's gradient."""
 
-
 NORMS = st.floats(0, 1e6)
 
 

@@ -28,7 +28,6 @@ from tests.support import changed, lone_logprobs, random_policy
 DECOUPLED = {"decoupled": True, "correction": "none"}
 CORRECTIONS = ("none", "tis", "tapered")
 
-
 close = partial(assert_close, atol=1e-6, rtol=1e-4)
 near = partial(assert_close, atol=1e-5, rtol=1e-3)
 NEAR, FAR = behaving(MIXED, 0.5), behaving(MIXED, 3.0)

@@ -103,12 +103,10 @@ def test_loss_and_gradient_equal_those_of_trl(loss, settings, drift, tmp_path):
     done = len(batch.mask) // len(made)
     counts = Counts(int(batch.mask.sum()) // len(made), done, CAP)
     shares = torch.full((len(batch.mask),), loss.share(counts, len(made)))
-
     value, gradient = ours(policy, loss, batch, prox, shares)
     old = [line[mask] for line, mask in zip(prox, batch.mask, strict=True)]
     inputs = trl_inputs(made, old, policy.pad_id)
     expected, expected_gradient = theirs(policy, tmp_path, inputs, **settings)
-
     assert_close(value, expected, atol=1e-5, rtol=1e-5)
     assert any(g.abs().max() > 1e-3 for g in gradient)
     for mine, their in zip(gradient, expected_gradient, strict=True):

@@ -52,7 +52,6 @@ def laptop(memory: float = 16, disk: float = 500) -> Machine:
 
 def with_gpu(gpu: float, memory: float = 64) -> Machine:
     """Return a laptop with a GPU of ``gpu`` GiB."""
-
     size = round(gpu * GIB)
     device = Device("cuda", "a GPU", size, size, 1e12, {"float32": 4e13, "bfloat16": 1.6e14})
     return replace(laptop(memory), device=device)

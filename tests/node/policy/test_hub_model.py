@@ -119,7 +119,6 @@ def test_model_is_downloaded_once_and_then_read_without_a_hub(node, hub, silent,
     assert node(hub, "join", "--rounds", "1").returncode == 0 and Hub.gone == set(FILES)
     log = (tmp_path / "swarm-run" / "node.log").read_text()
     assert f"start: fetching {MODEL}: " in log and " MB, about " in log
-
     Hub.gone = set()
     assert node(hub, "eval", "--model", MODEL, "--tasks", "1", "--samples", "1").returncode == 0
     assert Hub.gone == set()

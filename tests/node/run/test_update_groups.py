@@ -306,7 +306,8 @@ def test_published_groups_respect_swarm_limit_and_name_policy(monkeypatch):
 
 def test_close_saves_unfinished_groups_for_next_run(monkeypatch):
     # With threads, prompts could still be in preparation when the last update ends.
-    monkeypatch.setattr(module, "ThreadPoolExecutor", lambda *arguments: AtOnce())
+    threads = "node.run.training_loop.ThreadPoolExecutor"
+    monkeypatch.setattr(threads, lambda *arguments: AtOnce())
     parts = Parts(monkeypatch, streaming=True, schedule__max_staleness=1).run(2)
     parts.trainer.close()
     assert parts.calls[-2:] == ["poll", "close"], "the engine is polled, then closed"

@@ -32,7 +32,6 @@ async def test_node_warns_once_without_a_network_and_is_found_on_the_next(monkey
     monkeypatch.setattr(module, "networks", lambda listen: current[0])
     monkeypatch.setattr(module, "LOOK_SECONDS", 0.1)
     caplog.set_level(logging.INFO)
-
     counters = Counters()
     anna = member("anna", counters)
     running = asyncio.ensure_future(anna.run(bytes(32)))

@@ -154,7 +154,6 @@ async def test_two_nodes_exchange_records_and_streams(swarm):
     echo_on(anna)
     await until(lambda: anna.peer_id in bert.peers())
     assert anna.peer_id == identity("anna").peer_id
-
     expiry = swarm.in_a_minute()
     assert await bert.read("a key") == {}
     assert await anna.store("a key", b"anna", b"first", expiry)
@@ -164,7 +163,6 @@ async def test_two_nodes_exchange_records_and_streams(swarm):
     expected = {b"anna": b"second", b"bert": b"other"}
     assert await bert.read("a key") == expected
     assert await anna.read("a key") == expected
-
     blob = os.urandom(300_000)
     answer = await bert.request(anna.peer_id, ECHO, blob, limit=1 << 20, deadline=60)
     assert answer == bert.peer_id.encode() + b":" + blob
@@ -242,12 +240,10 @@ async def test_restarted_node_keeps_its_identity_port_and_handlers(swarm):
     echo_on(anna)
     addresses, peer = anna.addresses(), anna.peer_id
     await anna.store("k", b"anna", b"kept", swarm.in_a_minute())
-
     failed = anna.node
     await break_down(anna)
     await until(lambda: counters.snapshot().get("daemon_restarts"))
     await until(lambda: anna.peers() == (bert.peer_id,))
-
     assert (anna.peer_id, anna.addresses()) == (peer, addresses)
     assert anna.node is not failed
     assert (await bert.request(peer, ECHO, b"again", limit=100, deadline=60)).endswith(b"again")
@@ -318,11 +314,9 @@ async def test_missing_bootstrap_peer_is_dialed_until_it_starts(swarm):
     late = await swarm.member("late", listen=place)
     address = late.addresses()
     await late.close()
-
     early = await swarm.member("early", peers=address)
     assert early.peers() == ()
     assert await early.store("k", b"early", b"alone", swarm.in_a_minute())
-
     late = await swarm.member("late", listen=place)
     await until(lambda: early.peers() == (late.peer_id,))
     await until(lambda: late.peers() == (early.peer_id,))

@@ -12,9 +12,9 @@ from unittest.mock import Mock
 import pytest
 
 from swarm.common.counters import Counters
-from swarm.transport.libp2p.addresses import HostPort, place_of
+from swarm.transport.libp2p.addresses import HostPort
 from swarm.transport.libp2p.bridge import TrioThread
-from swarm.transport.libp2p.host import Connection, Connections, Host
+from swarm.transport.libp2p.host import Host
 from swarm.transport.libp2p.node import Libp2pTransport
 from swarm.transport.transport import PeerUnreachable, TransportError
 from tests.swarm.network_parts import identity
@@ -22,9 +22,9 @@ from tests.swarm.transport.mallory import DEAF, Mallory, against_anna
 from tests.swarm.transport.over import ECHO, key_of, started, until
 from tests.swarm.transport.third_party import HOST, third_party
 
+pytestmark = [pytest.mark.processes, pytest.mark.alone("libp2p")]
 
-@pytest.mark.processes
-@pytest.mark.alone("libp2p")
+
 async def test_disconnected_peer_is_redialed_while_its_stream_is_served(tmp_path):
     async with against_anna(tmp_path) as (anna, ben, _):
         served = asyncio.Event()
@@ -47,8 +47,6 @@ async def test_disconnected_peer_is_redialed_while_its_stream_is_served(tmp_path
         assert await anna.request(ben.peer_id, ECHO, b"again", limit=9, deadline=60) == b"again"
 
 
-@pytest.mark.processes
-@pytest.mark.alone("libp2p")
 async def test_stream_closes_if_its_opening_is_cancelled(tmp_path: Path) -> None:
     async with against_anna(tmp_path) as (anna, ben, _):
         ended = asyncio.Event()
@@ -68,8 +66,6 @@ async def test_stream_closes_if_its_opening_is_cancelled(tmp_path: Path) -> None
             await ended.wait()
 
 
-@pytest.mark.processes
-@pytest.mark.alone("libp2p")
 async def test_a_request_uses_another_connection_if_the_latest_is_gone(tmp_path: Path) -> None:
     async with against_anna(tmp_path) as (anna, ben, thread):
         await ben.connect(anna.addresses()[0])
@@ -85,8 +81,6 @@ async def test_a_request_uses_another_connection_if_the_latest_is_gone(tmp_path:
             assert await ben.request(anna.peer_id, ECHO, b"on", limit=9, deadline=60) == b"on"
 
 
-@pytest.mark.processes
-@pytest.mark.alone("libp2p")
 async def test_connection_survives_unsupported_stream_protocols(tmp_path: Path) -> None:
     async with against_anna(tmp_path) as (anna, ben, _):
         await ben.connect(anna.addresses()[0])
@@ -102,8 +96,6 @@ async def test_connection_survives_unsupported_stream_protocols(tmp_path: Path) 
         assert await anna.node.seen_at(ben.peer_id) == before
 
 
-@pytest.mark.processes
-@pytest.mark.alone("libp2p")
 async def test_host_updates_its_address_after_a_network_change(tmp_path, monkeypatch):
     card = SimpleNamespace(family=socket.AF_INET, address="127.0.0.2")
     monkeypatch.setattr("psutil.net_if_addrs", lambda: {"card": [card]})
@@ -114,8 +106,6 @@ async def test_host_updates_its_address_after_a_network_change(tmp_path, monkeyp
         await until(lambda: anna.addresses() == (before.replace("127.0.0.2", card.address),))
 
 
-@pytest.mark.processes
-@pytest.mark.alone("libp2p")
 async def test_departed_relay_is_not_dialed_at_an_address_from_another_peer() -> None:
     thread = TrioThread("anna")
     await thread.start()
@@ -130,41 +120,9 @@ async def test_departed_relay_is_not_dialed_at_an_address_from_another_peer() ->
         await thread.stop()
 
 
-@pytest.mark.processes
-@pytest.mark.alone("libp2p")
 async def test_thread_start_failure_is_reported(monkeypatch) -> None:
     full = OSError(errno.EMFILE, "Too many open files")
     monkeypatch.setattr("trio.run", Mock(side_effect=full))
     with pytest.raises(PeerUnreachable, match="Too many open files"):
         async with asyncio.timeout(20):
             await TrioThread("anna").start()
-
-
-def connection(peer: str, address: str, *, dialed: bool = False) -> Connection:
-    return Connection(SimpleNamespace(peer=peer), place_of(address), dialed=dialed)
-
-
-def test_the_best_connection_is_the_latest_direct_one() -> None:
-    connections = Connections()
-    with pytest.raises(LookupError, match="anna"):
-        connections.best("anna")
-    relay = f"/p2p/{identity('rita').peer_id}/p2p-circuit"
-    first, second = (connection("anna", f"/ip4/10.0.0.{n}/tcp/1") for n in (1, 2))
-    relayed = connection("anna", f"/ip4/10.0.0.3/tcp/1{relay}")
-    for each in (first, second, relayed):
-        connections.add(each)
-    assert connections.best("anna") is second and len(connections) == 3
-    for each in (second, second, first):
-        connections.remove(each)
-    assert connections.best("anna") is relayed
-    connections.remove(relayed)
-    assert not connections.places() and not len(connections)
-
-
-def test_eviction_picks_an_incoming_connection_from_the_busiest_host() -> None:
-    connections = Connections()
-    dialed = [connection("carl", "/ip4/10.0.0.9/tcp/1", dialed=True) for _ in range(5)]
-    incoming = [connection(str(n), f"/ip4/10.0.0.{1 + n // 3}/tcp/{n + 1}") for n in range(4)]
-    for each in dialed + incoming:
-        connections.add(each)
-    assert connections.most_common() is incoming[0]

@@ -107,7 +107,6 @@ async def test_peer_that_reads_nothing_is_replaced_immediately(tmp_path, monkeyp
     monkeypatch.setattr("swarm.transport.libp2p.host.MAX_CONNECTIONS", 1)
     monkeypatch.setattr("swarm.transport.libp2p.stack.WRITE_SECONDS", 1e6)
     begun = line(HEADER) + line(DEAF)
-
     async with against_anna(tmp_path) as (anna, ben, thread):
         served = 0
 

@@ -84,13 +84,21 @@ async def dialed(visitor: Transport | TransportNode, address: str) -> object:
             await asyncio.sleep(0.2)
 
 
+@asynccontextmanager
+async def relayed_daemon(folder: Path):
+    """Start rita and anna; yield them and the address of anna through rita."""
+    async with (
+        node(HivemindNode, folder, "rita", "public") as rita,
+        node(HivemindNode, folder, "anna", "private", rita.addresses[0]) as anna,
+    ):
+        yield rita, anna, f"{rita.addresses[0]}/p2p-circuit/p2p/{anna.peer_id}"
+
+
 async def test_daemon_behind_a_relay_accepts_dials_and_requests(tmp_path: Path) -> None:
     async with (
-        node(HivemindNode, tmp_path, "rita", "public") as rita,
-        node(HivemindNode, tmp_path, "anna", "private", rita.addresses[0]) as anna,
+        relayed_daemon(tmp_path) as (rita, anna, circuit),
         isolated(Libp2pTransport, tmp_path, "ben") as ben,
     ):
-        circuit = f"{rita.addresses[0]}/p2p-circuit/p2p/{anna.peer_id}"
         assert await dialed(ben, circuit) == anna.peer_id
         blob = bytes(BLOB_BYTES)
         answer = await ben.request(anna.peer_id, ECHO, blob, limit=1 << 20, deadline=60)
@@ -116,11 +124,9 @@ async def test_missing_relay_reservation_is_reported_in_one_line(visitor, tmp_pa
 
 async def test_relayed_member_reports_its_time_and_enters_no_routing_table(tmp_path):
     async with (
-        node(HivemindNode, tmp_path, "rita", "public") as rita,
-        node(HivemindNode, tmp_path, "anna", "private", rita.addresses[0]) as anna,
+        relayed_daemon(tmp_path) as (rita, anna, circuit),
         node(HivemindNode, tmp_path, "ben", "public") as ben,
     ):
-        circuit = f"{rita.addresses[0]}/p2p-circuit/p2p/{anna.peer_id}"
         peer, clock = await dialed(ben, circuit)
         assert peer == anna.peer_id
         assert abs(clock - time.time()) < 60.0
@@ -141,12 +147,10 @@ async def test_relayed_client_skips_the_dht_conformance_cases(tmp_path):
         writer.close()
 
     async with (
-        node(HivemindNode, tmp_path, "rita", "public") as rita,
-        node(HivemindNode, tmp_path, "anna", "private", rita.addresses[0]) as anna,
+        relayed_daemon(tmp_path) as (_, anna, circuit),
         node(HivemindNode, tmp_path, "ben", "public") as ben,
     ):
         await anna.add_handler(MANIFEST_STREAM, serve)
-        circuit = f"{rita.addresses[0]}/p2p-circuit/p2p/{anna.peer_id}"
         await dialed(ben, circuit)
         async with meet(circuit, tmp_path, "hivemind") as peer:
             outcomes = {(await find(case, peer)).outcome for case in RECORD_CASES}
