@@ -30,8 +30,8 @@ PATH_BITS = 64
 
 
 def epoch_of(unix: float, epoch_seconds: float) -> int:
-    """Return the time slot of a Unix time: the float64 quotient, rounded down."""
-    return math.floor(unix / epoch_seconds)
+    """Return the time slot of a Unix time: the float64 quotient, rounded down, at least 0."""
+    return max(0, math.floor(unix / epoch_seconds))
 
 
 def depth_for(authors: float) -> float:

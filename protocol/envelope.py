@@ -113,10 +113,10 @@ def decompress_body(body: bytes, most: int) -> bytes:
         return payload
     if method != _ZSTD:
         raise BadCompression(f"unknown compression method {method}")
-    return _decompress(payload, length, most)
+    return _decompress(payload, length)
 
 
-def _decompress(compressed: bytes, length: int, limit: int) -> bytes:
+def _decompress(compressed: bytes, length: int) -> bytes:
     if not compressed.startswith(_ZSTD_MAGIC):
         raise BadCompression("not a zstd frame")
     try:

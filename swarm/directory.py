@@ -156,7 +156,8 @@ class ShardReader:
             fraction = lot(self._secret, b"sounding", epoch.to_bytes(8, "big"))
             all_depths = self._alone or fraction < 1 / SOUNDING_EPOCHS
             depths = ALL_DEPTHS if all_depths else self.density.depths()
-            paths = await self._along(epoch - 1, self._paths(epoch - 1), depths)
+            past = max(0, epoch - 1)
+            paths = await self._along(past, self._paths(past), depths)
             if all_depths and self._is_alone(paths):
                 paths = await self._along(epoch, self._paths(epoch), depths)
             self._alone = self._is_alone(paths)
@@ -336,6 +337,10 @@ class Directory:
         local = [self._own] if self._own and self._own.announcement.expiry > now else []
         return sorted([*local, *self._known.values()], key=lambda entry: entry.author)
 
+    def __len__(self) -> int:
+        """Return the number of known announcements of others, also expired ones."""
+        return len(self._known)
+
     def useful(self) -> set[bytes]:
         """Return the announcing authors that are known to be useful."""
         return {author for author in self._known if self._known.rank(author) < 0}
@@ -355,9 +360,10 @@ class Directory:
         remote = [k for k in recent if k is not self._own]
         capacity = max(0, limit - len(local))
         if len(remote) > capacity:
-            ranked = sorted(remote, key=lambda k: self._known.rank(k.author))
-            useful = [k for k in ranked if self._known.rank(k.author) < 0][: int(limit * KEPT)]
-            remainder = [k for k in remote if k not in useful]
+            useful = [k for k in remote if self._known.rank(k.author) < 0]
+            useful = sorted(useful, key=lambda k: self._known.rank(k.author))[: int(limit * KEPT)]
+            authors = {k.author for k in useful}
+            remainder = [k for k in remote if k.author not in authors]
             remote = useful + self._rng.sample(remainder, max(0, capacity - len(useful)))
         return [known.record for known in (local + remote)[:limit]]
 

@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 ANSWER_SECONDS = OPENING_SECONDS + HEADER_SECONDS + RATE_GRACE_SECONDS  # without the time for bytes
 MISS_COST = 16_384  # bytes charged for a frame that is not here, for its database lookup
+RECORD_COST = 32  # bytes charged per known record at least, for a search among all of them
 
 
 class NotServed(TransportError):  # noqa: N818
@@ -159,10 +160,11 @@ class Exchange:
             query = messages.decode_gossip_request(request)
         except ProtocolError as error:
             raise Refusal(error.code) from error
-        if not self._budget.has_room(peer):
+        cost = RECORD_COST * len(self._directory)
+        if not self._budget.has_room(peer, cost):
             raise self._over_budget()
         records = self._directory.recent(query.after, query.limit, set(query.known))
-        return self._within_budget(peer, messages.encode_gossip_response(records))
+        return self._within_budget(peer, messages.encode_gossip_response(records), cost)
 
     async def _on_manifest(self, peer: str, request: bytes) -> bytes:
         return self._within_budget(peer, self._manifest)
@@ -170,8 +172,8 @@ class Exchange:
     async def _on_profile(self, peer: str, request: bytes) -> bytes:
         return self._within_budget(peer, self.profile)
 
-    def _within_budget(self, peer: str, answer: bytes) -> bytes:
-        if not self._budget.take(peer, len(answer)):
+    def _within_budget(self, peer: str, answer: bytes, cost: int = 0) -> bytes:
+        if not self._budget.take(peer, max(cost, len(answer))):
             raise self._over_budget()
         return answer
 

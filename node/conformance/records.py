@@ -93,8 +93,9 @@ async def _stores(peer: Peer) -> None:
 
 
 async def _renews(peer: Peer) -> None:
-    first, key, expiry = _announced(peer)
-    later, _, end = _announced(peer, longer=0.5)
+    slot = epoch_of(time.time(), peer.manifest.epoch_seconds)
+    first, key, expiry = _announced(peer, epoch=slot)
+    later, _, end = _announced(peer, epoch=slot, longer=0.5)
     await _store(peer, key, first, expiry)
     await _stored(peer, key, later, end)
     require(await _store(peer, key, first, expiry) != [1], "it stores one that ends earlier")

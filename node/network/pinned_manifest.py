@@ -20,6 +20,7 @@ from protocol.identity import Identity
 from protocol.manifest import Manifest, open_manifest, swarm_id
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
+from swarm.common.util import cancel_all
 from swarm.exchange import fetch_manifest
 from swarm.lan import Discovery, MulticastUnavailable
 from swarm.sightings import Sighting
@@ -119,8 +120,8 @@ async def pinned_manifest(
     A manifest in the run folder is permanent, whatever peers serve. Notes name the peers that are
     in another swarm. Without a manifest, the first named peer that answers hands over its own. If
     no peer is named, ``lan`` finds a member nearby. Without either, the node creates a swarm of the
-    tiny task set. Raises NodeError if no peer answers or the manifest is damaged, and ConfigError
-    if it is not the one of ``network.swarm`` or several swarms match.
+    model's usual task set. Raises NodeError if no peer answers or the manifest is damaged, and
+    ConfigError if it is not the one of ``network.swarm`` or several swarms match.
     """
     notes = _notes_on_itself(config, transport)
     is_pinned = folder.manifest.exists()
@@ -129,8 +130,15 @@ async def pinned_manifest(
     else:
         if notes and len(notes) == len(config.network.peers):
             raise NodeError("cannot join by", notes[0], "Name another member of the swarm.")
-        signed, source, new_notes = await _new_manifest(config, identity, transport, lan)
-        notes += new_notes
+        if config.network.peers or lan is not None:
+            signed, source = await request_manifest(config, transport, config.network.swarm, lan)
+            if not config.network.peers:
+                notes += (f"found this swarm on the local network, at {source}",)
+        else:
+            tasks, source = usual_task_set(config.policy.model), "this node"
+            signed = create_swarm(identity, name=config.node.name, task_set=tasks)
+            note = f"there are no peers and no manifest: created a swarm with the task set {tasks}"
+            notes += (note,)
     checked_manifest(signed, source)
     swarm = swarm_id(signed).hex()
     if not swarm.startswith(config.network.swarm):
@@ -160,19 +168,6 @@ def _notes_on_itself(config: Config, transport: Transport) -> tuple[str, ...]:
     )
 
 
-async def _new_manifest(
-    config: Config, identity: Identity, transport: Transport, lan: Discovery | None
-) -> tuple[bytes, str, tuple[str, ...]]:
-    if not config.network.peers and lan is None:
-        tasks = usual_task_set(config.policy.model)
-        signed = create_swarm(identity, name=config.node.name, task_set=tasks)
-        note = f"there are no peers and no manifest: created a swarm with the task set {tasks}"
-        return signed, "this node", (note,)
-    signed, source = await request_manifest(config, transport, config.network.swarm, lan)
-    nearby = f"found this swarm on the local network, at {source}"
-    return signed, source, () if config.network.peers else (nearby,)
-
-
 def checked_manifest(signed: bytes, source: str) -> Manifest:
     """Open the manifest that came from ``source``; raise NodeError if it is not valid."""
     try:
@@ -186,22 +181,6 @@ def checked_manifest(signed: bytes, source: str) -> Manifest:
             "peer sent it, ask its owner."
         )
         raise NodeError(f"the manifest from {source} is not valid", error, remedy) from error
-
-
-async def _check_unique(
-    config: Config, transport: Transport, wanted: str, swarm: str, source: str
-) -> None:
-    if not wanted or wanted == swarm or not swarm.startswith(wanted):
-        return
-    matches = {swarm: source}
-    async with aclosing(_swarms_of_peers(config.network.peers, transport)) as answers:
-        async for address, peer_swarm in answers:
-            if peer_swarm.startswith(wanted):
-                matches.setdefault(peer_swarm, address)
-    if len(matches) > 1:
-        choices = ", ".join(f"{peer_swarm} (from {where})" for peer_swarm, where in matches.items())
-        remedy = f"Several swarms begin with these digits: write more digits of {choices}."
-        raise ConfigError("network.swarm", wanted, remedy)
 
 
 async def _notes_on_other_swarms(
@@ -243,9 +222,7 @@ async def _swarms_of_peers(
                 if peer_swarm:
                     yield address, peer_swarm
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(tasks)
 
 
 def _swarm_id_or_empty(signed: bytes) -> str:
@@ -276,7 +253,18 @@ async def request_manifest(
     if lan and not config.network.peers:
         return await find_nearby(lan, transport, wanted, config.network.start_timeout)
     signed, address = await _first_manifest(config, transport, wanted)
-    await _check_unique(config, transport, wanted, _swarm_id_or_empty(signed), address)
+    swarm = _swarm_id_or_empty(signed)
+    if not wanted or wanted == swarm or not swarm.startswith(wanted):
+        return signed, address
+    matches = {swarm: address}
+    async with aclosing(_swarms_of_peers(config.network.peers, transport)) as answers:
+        async for where, peer_swarm in answers:
+            if peer_swarm.startswith(wanted):
+                matches.setdefault(peer_swarm, where)
+    if len(matches) > 1:
+        choices = ", ".join(f"{peer_swarm} (from {where})" for peer_swarm, where in matches.items())
+        remedy = f"Several swarms begin with these digits: write more digits of {choices}."
+        raise ConfigError("network.swarm", wanted, remedy)
     return signed, address
 
 

@@ -34,8 +34,8 @@ class RequestSlot:
 
     peer: str
     known: bool
-    since: float  # unix seconds at which the waiting began
-    safe_until: float  # unix seconds, until which it yields only to peers with two slots fewer
+    since: float  # monotonic seconds at which the waiting began
+    safe_until: float  # monotonic seconds, until which it yields only to peers with two slots fewer
     waiting: bool = True  # for the request, or for the peer to take the answer, not for this node
     firm: bool = False  # it yields to no peer before safe_until
     lost: bool = False  # another peer got the slot
@@ -66,7 +66,7 @@ class RequestSlots:
         """Take a slot for an incoming request of ``peer``; return None if there is none."""
         if self._held[peer] >= self._each:
             return None
-        known, now = self._reputations.knows(peer), self._clock.time()
+        known, now = self._reputations.knows(peer), self._clock.monotonic()
         if not self._room(known):
             victim = self._victim(peer, known, now)
             if victim is None:
@@ -82,7 +82,7 @@ class RequestSlots:
     def hand_over(self, slot: RequestSlot, size: int) -> None:
         """Note that an answer of ``size`` bytes is ready for the peer to take."""
         slot.waiting = slot.firm = True
-        slot.since = self._clock.time()
+        slot.since = self._clock.monotonic()
         slot.safe_until = slot.since + TAKING_SECONDS + size / CONTESTED_RATE
 
     def release(self, slot: RequestSlot) -> None:
@@ -306,11 +306,9 @@ class CallBudget:
     def __init__(self, counters: Counters, peer_limits: PeerLimits) -> None:
         self._counters = counters
         self._peer_limits = peer_limits
-        self._received = ByteBudget(
-            RPC_BYTES_PER_SECOND, RPC_LARGEST, peer_limits.clock, peer_limits.reputations
-        )
-        self._sent = ByteBudget(
-            RPC_SENT_PER_SECOND, RPC_LARGEST, peer_limits.clock, peer_limits.reputations
+        self._received, self._sent = (
+            ByteBudget(rate, RPC_LARGEST, peer_limits.clock, peer_limits.reputations)
+            for rate in (RPC_BYTES_PER_SECOND, RPC_SENT_PER_SECOND)
         )
 
     async def serve(self, caller: str, size: int, handle: Callable[[], Awaitable[bytes]]) -> bytes:

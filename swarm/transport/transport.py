@@ -70,9 +70,9 @@ def own_ports(addresses: Iterable[str]) -> tuple[int, ...]:
 
 
 def links_of(connected: Mapping[str, Sequence[str]]) -> dict[str, Way]:
-    """Return how each peer is connected; direct if any connection is direct."""
+    """Return how each peer is connected; direct if any connection is, or none is known."""
     return {
-        peer: "relayed" if all(map(is_relayed, addresses)) else "direct"
+        peer: "relayed" if addresses and all(map(is_relayed, addresses)) else "direct"
         for peer, addresses in connected.items()
     }
 

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from statistics import fmean
 
 import pytest
@@ -22,7 +23,13 @@ from protocol.announcement import (
 )
 from protocol.codec import MAX_DEPTH
 from protocol.manifest import AllowList, ProofOfWork, open_manifest, swarm_id
-from protocol.messages import MANIFEST_STREAM, MAX_DIGESTS
+from protocol.messages import (
+    GOSSIP_STREAM,
+    MANIFEST_STREAM,
+    MAX_DIGESTS,
+    GossipRequest,
+    encode_gossip_request,
+)
 from swarm.directory import (
     ALL_DEPTHS,
     LARGEST_STEP,
@@ -33,7 +40,7 @@ from swarm.directory import (
     authors_along,
 )
 from swarm.exchange import fetch_manifest
-from swarm.transport.transport import Refused
+from swarm.transport.transport import Refusal, Refused
 from tests.swarm.network_parts import EPOCH_SECONDS, MemorySwarm, identity
 
 
@@ -68,6 +75,23 @@ async def test_gossip_omits_known_announcements_until_a_newer_one_exists(anna, b
             for record in records:
                 assert ben.directory.accept(record) is not None
     assert sizes == [1, 0, 1, 0]
+
+
+async def test_gossip_budget_counts_the_search_among_known_records(swarm):
+    request = encode_gossip_request(GossipRequest(0, 1, ()))
+    flo, served = await swarm.join("flo"), []
+    for known in (0, 256):
+        anna = await swarm.join(f"anna {known}", upload_rate=1e5)
+        for number in range(known):
+            message = Announcement(anna.directory.epoch, 0, 0, 1, 1, swarm.clock.time() + 60, 0, ())
+            author = identity(f"author {number}")
+            anna.directory.accept(sign_announcement(message, author, anna.directory.swarm_id))
+        served.append(0)
+        for _ in range(500):
+            with suppress(Refusal):
+                await anna.transport.serve(flo.transport.peer_id, GOSSIP_STREAM, request)
+                served[-1] += 1
+    assert served[1] < served[0] / 2
 
 
 async def test_digests_are_empty_when_they_exceed_the_maximum(swarm, anna) -> None:

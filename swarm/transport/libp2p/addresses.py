@@ -7,6 +7,7 @@ import logging
 import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from ipaddress import ip_address
 
 import psutil
@@ -93,6 +94,7 @@ def _own(family: int) -> list[str]:
     return sorted(hosts, key=lambda host: not host.startswith(("127.", "::1")))
 
 
+@lru_cache(maxsize=4096)  # decoding takes longer than the rest of an answer with 20 of them
 def peer_id_bytes(peer: str) -> bytes:
     """Decode a PeerID; raises ``ValueError``."""
     raw = decode_base58(peer) if len(peer) <= LONGEST_TEXT else None

@@ -195,9 +195,13 @@ class Shelf:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._dictionaries: dict[bytes, Dictionary] = {}
+        self._swept = 0
 
     def __len__(self) -> int:
-        self._sweep()
+        # At most once per second, because every stored record asks.
+        if (now := int(self._clock.time())) != self._swept:
+            self._swept = now
+            self._sweep()
         return len(self._dictionaries)
 
     def __contains__(self, key: object) -> bool:

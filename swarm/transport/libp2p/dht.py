@@ -84,8 +84,17 @@ class RoutingTable:
 
     def nearest(self, key: bytes, count: int, asker: str = "") -> list[Neighbour]:
         """Return the known nodes nearest to a key, nearest first, without the asker."""
-        pairs = [pair for bucket in self._buckets for pair in bucket.items() if pair[1] != asker]
-        return sorted(pairs, key=lambda pair: distance(key, pair[0]))[:count]
+        place = self._place(key)
+        # Any node of one tier is nearer to the key than any of the next.
+        tiers = [self._buckets[place : place + 1], self._buckets[place + 1 :]]
+        tiers += [[bucket] for bucket in reversed(self._buckets[:place])]
+        nodes: list[Neighbour] = []
+        for tier in tiers:
+            pairs = [pair for bucket in tier for pair in bucket.items() if pair[1] != asker]
+            nodes += sorted(pairs, key=lambda pair: distance(key, pair[0]))
+            if len(nodes) >= count:
+                break
+        return nodes[:count]
 
     def _may(self, node_id: bytes, peer: str) -> bool:
         index = self._place(node_id)

@@ -10,6 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 from hivemind.proto import dht_pb2, p2pd_pb2
+from hypothesis import given
+from hypothesis import strategies as st
 
 from experiments.virtual_clock import VirtualClock
 from swarm.common.counters import Counters
@@ -110,6 +112,17 @@ def test_nearest_nodes_are_sorted_and_exclude_the_asker() -> None:
     assert gaps == sorted(gaps) and len(gaps) == 5
 
 
+@given(st.sets(st.integers(1, (1 << 160) - 1), max_size=60), st.integers(0, (1 << 160) - 1))
+def test_nearest_nodes_are_those_of_the_smallest_distance(ids: set[int], key: int) -> None:
+    known, _ = table()
+    for number in ids:
+        for bits in (0, 120, 155):
+            known.seen((number >> bits).to_bytes(20, "big"), f"peer {number >> bits}")
+    wanted = key.to_bytes(20, "big")
+    nodes = sorted(known.nearest(OWN, 999), key=lambda pair: distance(wanted, pair[0]))
+    assert known.nearest(wanted, 9) == nodes[:9]
+
+
 def test_messages_match_the_hivemind_schema() -> None:
     near = tuple((node(n), PEERS[n]) for n in range(3))
     results = [Result(b"value", 7.5, near), Result(None, 0.0, ())]
@@ -121,7 +134,6 @@ def test_messages_match_the_hivemind_schema() -> None:
     assert list(found.results[0].nearest_node_ids) == [each for each, _ in near]
     assert list(found.results[0].nearest_peer_ids) == [peer_id_bytes(peer) for _, peer in near]
     assert calls.open_results(decode(found.SerializeToString()), 2, 20) == results
-
     records = [DictionaryRecord(node(n), b"sub", b"val", 1.0 + n) for n in range(2)]
     asked = dht_pb2.StoreRequest.FromString(calls.pack_store(records, OWN))
     assert calls.open_store(decode(asked.SerializeToString())) == records
@@ -129,7 +141,6 @@ def test_messages_match_the_hivemind_schema() -> None:
     done = dht_pb2.StoreResponse(store_ok=[True, False], peer=dht_pb2.NodeInfo(node_id=OWN))
     assert calls.open_stored(decode(done.SerializeToString())) == [True, False]
     assert calls.node_of(decode(done.SerializeToString()), 3) == OWN
-
     call_id, call = calls.pack_call(PEERS[0], calls.PING, b"request")
     assert calls.open_call(call) == (call_id, b"request")
     read = p2pd_pb2.PersistentConnectionRequest.FromString(call)
@@ -450,7 +461,6 @@ async def test_node_resolves_user_names_but_not_peer_names(counters, monkeypatch
         with pytest.raises(ConnectionError, match="not dialed"):
             await here.dial(anna, [claim])
     assert (dialed, asked) == ([], []) and counters.snapshot()["dials_refused"] == 2
-
     trusted = "/dns4/seed.example/tcp/4001"
     await here.dial(anna, [trusted], named=True)
     assert dialed == [place_of(trusted)]

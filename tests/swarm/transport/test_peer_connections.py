@@ -4,6 +4,7 @@ import asyncio
 import logging
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,8 @@ from experiments.scale.network import SteppedClock
 from swarm.common.counters import Counters
 from swarm.transport import protobuf
 from swarm.transport.hivemind.transport import HivemindTransport
+from swarm.transport.libp2p.addresses import place_of
+from swarm.transport.libp2p.host import Connection, Connections
 from swarm.transport.libp2p.node import Libp2pTransport
 from swarm.transport.peer_connections import (
     AGAIN_SECONDS,
@@ -27,6 +30,7 @@ from swarm.transport.peer_connections import (
 )
 from swarm.transport.subprocess.transport import SubprocessTransport
 from swarm.transport.transport import ClockSkew, PeerUnreachable, Refused, Timing
+from tests.swarm.network_parts import identity
 from tests.swarm.transport.over import INSTALLED, LOOPBACK, key_of, started, until
 
 RELAYED = ("/ip4/11.7.0.2/tcp/4001/p2p/rita/p2p-circuit/p2p/ben",)
@@ -46,10 +50,10 @@ def test_settled_relayed_connection_is_retried_once_per_interval() -> None:
     for now in (SETTLED_SECONDS + 1, 3 * SETTLED_SECONDS, AGAIN_SECONDS):
         clock.move_to(now)
         assert shortcuts.due("anna", {"ben": RELAYED}) == "", "the next retry is not due yet"
-        assert direct.due("anna", {"ben": (*DIRECT, *RELAYED)}) == ""
+        assert direct.due("anna", {"ben": (*DIRECT, *RELAYED), "bob": ()}) == ""
     clock.move_to(SETTLED_SECONDS + AGAIN_SECONDS)
     assert shortcuts.due("anna", {"ben": RELAYED}) == "ben"
-    assert direct.due("anna", {"ben": (*DIRECT, *RELAYED)}) == ""
+    assert direct.due("anna", {"ben": (*DIRECT, *RELAYED), "bob": ()}) == ""
 
 
 @given(st.sets(st.text("abc", min_size=1, max_size=3), min_size=2, max_size=8))
@@ -105,7 +109,6 @@ REFUSED = Exception(
     f"{FAILED}  * [/ip4/127.0.0.1/tcp/4001] dial tcp4 127.0.0.1:4001: connect: connection refused"
 )
 PAUSED = Exception(f"{FAILED}  * [/ip4/127.0.0.1/tcp/4001] dial backoff")
-
 
 CIRCUIT = f"{FAILED}  * [/x] error opening relay circuit:"
 UNKNOWN = Exception("Connect failed. msg=failed to dial: failed to dial 12D3: no good addresses")
@@ -200,6 +203,36 @@ def test_invalid_clock_answer_removes_the_peer_timing(ahead: float | None) -> No
     clock.move_to(NOW + EVERY_SECONDS)
     assert measured(timings, Peers(clock, 0.0, ahead), "mallory", "ben") == "mallory"
     assert (set(timings.latest), counters.snapshot()["pings_unanswered"]) == ({"ben"}, 1)
+
+
+def connection(peer: str, address: str, *, dialed: bool = False) -> Connection:
+    return Connection(SimpleNamespace(peer=peer), place_of(address), dialed=dialed)
+
+
+def test_the_best_connection_is_the_latest_direct_one() -> None:
+    connections = Connections()
+    with pytest.raises(LookupError, match="anna"):
+        connections.best("anna")
+    relay = f"/p2p/{identity('rita').peer_id}/p2p-circuit"
+    first, second = (connection("anna", f"/ip4/10.0.0.{n}/tcp/1") for n in (1, 2))
+    relayed = connection("anna", f"/ip4/10.0.0.3/tcp/1{relay}")
+    for each in (first, second, relayed):
+        connections.add(each)
+    assert connections.best("anna") is second and len(connections) == 3
+    for each in (second, second, first):
+        connections.remove(each)
+    assert connections.best("anna") is relayed
+    connections.remove(relayed)
+    assert not connections.places() and not len(connections)
+
+
+def test_eviction_picks_an_incoming_connection_from_the_busiest_host() -> None:
+    connections = Connections()
+    dialed = [connection("carl", "/ip4/10.0.0.9/tcp/1", dialed=True) for _ in range(5)]
+    incoming = [connection(str(n), f"/ip4/10.0.0.{1 + n // 3}/tcp/{n + 1}") for n in range(4)]
+    for each in dialed + incoming:
+        connections.add(each)
+    assert connections.most_common() is incoming[0]
 
 
 @pytest.mark.processes
