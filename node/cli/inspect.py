@@ -226,10 +226,10 @@ def rollouts_command(
 ) -> None:
     """Show the last rollouts of a running or stopped node, newest last.
 
-    Per round, the node keeps the worst and the best completion of one local group and of one peer
-    group, about 24 in total.
+    Of each round, these are the worst and the best completion of one local group and of one peer
+    group.
     """
-    rollouts = read_rollouts(open_folder(config).rollouts)[-number:]
+    rollouts = read_rollouts(open_folder(config).groups)[-number:]
     if json:
         print_json([asdict(rollout) for rollout in rollouts])
         return

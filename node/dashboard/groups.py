@@ -17,6 +17,7 @@ from node.config.sections import ScheduleSection
 from node.dashboard.rounds import Floats, Rounds
 from node.monitor.history import GrowingLines
 from node.monitor.record import percent
+from node.storage.atomic_files import DAMAGES
 from node.storage.run_folder import PROFILE_KEYS
 from protocol.errors import BadKey
 from protocol.identity import check_key, peer_id_of
@@ -83,16 +84,19 @@ class Groups:
         groups: list[dict[str, Any]] = []
         size = 0
         for line in reversed(self._lines):
-            group = _parsed(line)
-            if group is None or not wanted.takes(group):
+            try:
+                group = _parsed(line)
+                if group is None or not wanted.takes(group):
+                    continue
+                for completion in group["completions"]:
+                    columns = completion.get("tokens") or {}
+                    rows = zip_longest(*(columns.get(name, ()) for name in TOKEN_COLUMNS))
+                    completion["tokens"] = [dict(zip(TOKEN_COLUMNS, r, strict=True)) for r in rows]
+            except DAMAGES:
                 continue
             if len(groups) == wanted.limit or (groups and size + len(line) > BYTES):
                 return {"groups": groups, "more": True}
             size += len(line)
-            for completion in group["completions"]:
-                columns = completion.get("tokens") or {}
-                rows = zip_longest(*(columns.get(name, ()) for name in TOKEN_COLUMNS))
-                completion["tokens"] = [dict(zip(TOKEN_COLUMNS, row, strict=True)) for row in rows]
             groups.append(group)
         return {"groups": groups, "more": False}
 
@@ -102,7 +106,8 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
         group = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return group if isinstance(group, dict) and group.keys() >= NAMES else None
+    is_group = isinstance(group, dict) and group.keys() >= NAMES and type(group["id"]) is int
+    return group if is_group else None
 
 
 LEAST = 4  # minimum number of changes of the held-out reward for an estimate

@@ -7,9 +7,11 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,12 +22,12 @@ from rich.text import Text
 from node.errors import NodeError
 from node.monitor.output import printable, printable_lines
 from node.monitor.record import RoundRecord, rounded, share
-from node.storage.atomic_files import replacing, write_atomic, writing
+from node.storage.atomic_files import DAMAGES, replacing, writing
 from node.threads import WorkThread
+from protocol.identity import peer_id_of
 from protocol.rollout import Segment, Writer
-from swarm.common.util import make_private, plain_json
+from swarm.common.util import make_private
 
-KEPT = 24  # rollouts that a node keeps
 LONGEST = 4000  # maximum characters of a stored prompt or completion
 
 
@@ -53,49 +55,43 @@ def shortened(text: str, most: int) -> str:
     return f"{text[: budget - end]}{mark}{text[-end:]}"
 
 
-SECONDS = 1.0  # minimum time between writes; some rounds take a hundredth of it
-
-
-@dataclass(eq=False)
-class RolloutsFile:
-    """A sink that replaces the file of rollouts after a round and at the end."""
-
-    path: Path
-    rollouts: Collection[ShownRollout]  # the newest last
-    now: Callable[[], float] = time.monotonic
-
-    def __post_init__(self) -> None:
-        self._written = float("-inf")
-        self._behind = False
-
-    def write(self, record: RoundRecord) -> None:
-        """Write the kept rollouts, at most every ``SECONDS``, or raise NodeError."""
-        self._behind = True
-        if self.now() - self._written >= SECONDS:
-            self._replace()
-
-    def close(self) -> None:
-        if self._behind:
-            self._replace()
-
-    def _replace(self) -> None:
-        self._written = self.now()
-        lines = [plain_json(asdict(rollout)) + "\n" for rollout in self.rollouts]
-        write_atomic(self.path, "".join(lines).encode(), durable=False)
-        self._behind = False
-
-
 def read_rollouts(path: Path) -> list[ShownRollout]:
-    """Read a node's rollouts, newest last; raise NodeError if there is no such file."""
+    """Return the worst and best completion of a round's first groups, newest round last.
+
+    ``path`` is the file of groups; of each round and origin, an informative group is shown if there
+    is one. Raises NodeError if no group was used yet or the file is damaged.
+    """
+    rollouts: list[ShownRollout] = []
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        return [ShownRollout(**json.loads(line)) for line in lines]
-    except FileNotFoundError:
+        for _, groups in groupby(map(json.loads, _lines(path)), itemgetter("round")):
+            chosen: dict[str, dict[str, Any]] = {}  # by origin
+            for group in groups:
+                known = chosen.get(group["origin"])
+                if group["in_update"] and (not known or (known["reason"] and not group["reason"])):
+                    chosen[group["origin"]] = group
+            rollouts += [rollout for group in chosen.values() for rollout in _ends(group)]
+    except DAMAGES as error:
+        raise NodeError("not a file of groups", path, "Delete it, and start the node.") from error
+    if not rollouts:
         remedy = "A node writes some after its first round."
-        raise NodeError("no rollouts yet in", path.parent, remedy) from None
-    except (ValueError, TypeError, RecursionError) as error:
-        remedy = "Delete it; a running node writes a new one."
-        raise NodeError("not a file of rollouts", path, remedy) from error
+        raise NodeError("no rollouts yet in", path.parent, remedy)
+    return rollouts
+
+
+def _ends(group: Mapping[str, Any]) -> Iterator[ShownRollout]:
+    rows = sorted(group["completions"], key=itemgetter("reward"))
+    author = group["author"] and peer_id_of(bytes.fromhex(group["author"]))
+    for row in (rows[0], rows[-1])[: 1 + (rows[0]["reward"] < rows[-1]["reward"])]:
+        yield ShownRollout(
+            round=group["round"],
+            env=group["env"],
+            level=group["level"],
+            prompt=group["prompt"],
+            completion=row["text"],
+            reward=row["reward"],
+            truncated=row["finish"] == "length",
+            author=author,
+        )
 
 
 AUTHOR_CHARACTERS = 16  # of a peer id; the first eight are the same in all
@@ -240,11 +236,13 @@ class GroupsFile:
             previous.result()
 
     def close(self) -> None:
-        """Wait until all groups are written; may be called twice."""
+        """Write all groups, also those since the last write; may be called twice."""
         previous, self._work = self._work, None
         self._thread.close()
         if previous:
             previous.result()
+        if groups := self.latest():
+            self._append(groups)
 
     def _append(self, groups: Sequence[ShownGroup]) -> None:
         with writing(self.path):
@@ -292,7 +290,7 @@ def _number(line: bytes) -> int:
         values = json.loads(line)
         is_group = line.endswith(b"\n") and values["origin"] in ORIGINS
         return int(values["id"]) if is_group else 0
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except DAMAGES:
         return 0
 
 

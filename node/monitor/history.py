@@ -96,9 +96,18 @@ def read_records(folder: Path) -> list[RoundRecord]:
 def parsed(line: bytes) -> RoundRecord:
     """Parse the record of one line; raise ValueError if it is not a record."""
     try:
-        return RoundRecord.from_dict(json.loads(line))
+        record = RoundRecord.from_dict(json.loads(line, parse_int=_integer))
+        if type(record.round) is int:
+            return record
+        raise TypeError("its round is not a whole number")
     except (TypeError, AttributeError, RecursionError) as error:
         raise ValueError("not a record") from error
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > 19:
+        raise ValueError("a number is too large")
+    return int(digits)
 
 
 SMOOTHED_OVER = 20  # the default smoothing window is all rounds divided by this

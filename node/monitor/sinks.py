@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,6 @@ from prometheus_client.registry import Collector
 from node.config.config import Config
 from node.config.registry import LOGGERS
 from node.errors import NodeError
-from node.monitor.groups import RolloutsFile, ShownRollout
 from node.monitor.history import Line, parsed, thinned
 from node.monitor.live import LivePanel, LoggedLines, PlainLines
 from node.monitor.logs import STDOUT, goes_to
@@ -188,10 +187,8 @@ def exposition(figures: Figures | None) -> tuple[bytes, str]:
     return generate_latest(figures) if figures else b"", CONTENT_TYPE_LATEST
 
 
-def open_sinks(
-    config: Config, folder: RunFolder, rollouts: Collection[ShownRollout], *, json: bool = False
-) -> tuple[Sink, ...]:
-    """Open the files of metrics and rollouts, configured sinks and a stdout view.
+def open_sinks(config: Config, folder: RunFolder, *, json: bool = False) -> tuple[Sink, ...]:
+    """Open the file of metrics, configured sinks and a stdout view.
 
     The view is JSON lines (``json``), log lines, a live panel (terminal) or a line per round.
     Raises NodeError for a missing package, with all sinks closed.
@@ -205,7 +202,6 @@ def open_sinks(
             stack.callback(sink.close)
 
         add(JsonLinesFile(folder.metrics, monitor.metrics_mib << 20))
-        add(RolloutsFile(folder.rollouts, rollouts))
         for name in monitor.loggers:
             add(LOGGERS.open(name, monitor.loggers_options.get(name, {}), folder))
         add(_view(config, folder, json))

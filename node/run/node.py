@@ -44,7 +44,7 @@ from node.run.status import STOPS, RunOptions, StatusFile, announce, dashboard, 
 from node.run.training_loop import Trainer, TrainingLoop, open_experience
 from node.run.update_groups import public_name
 from node.storage.run_folder import ListedPeers, RunFolder
-from node.tasks.curriculum import EnvLevels, served_levels
+from node.tasks.curriculum import served_levels
 from node.tasks.sandbox.sandbox import sandbox_support
 from node.tasks.task_set import allowed_by, overview, summary
 from node.tasks.verifier.verifier import Verifier, VerifierPool
@@ -109,11 +109,9 @@ class Node(Opened):
     def _too_large(self, manifest: Manifest) -> tuple[str, ...]:
         engine = self.config.engine
         tokens = min(engine.max_new_tokens, self.policy.context_length)
-        note = caution(manifest, tokens, engine.group_size)
-        if not note:
-            return ()
-        self.counters.add("groups_may_not_fit")
-        return (note,)
+        if note := caution(manifest, tokens, engine.group_size):
+            self.counters.add("groups_may_not_fit")
+        return (note,) if note else ()
 
     def _open(self, stack: ExitStack) -> None:
         config, clock, stage = self.config, self.clock, self.stage
@@ -144,16 +142,34 @@ class Node(Opened):
         if config.node.threads == 0 and self.policy.device.type == "cpu":
             fastest(self.policy.probe, threads)
         stage("starting the engine")
-        open_trainer = partial(self._trainer, verifier, experience, reference)
-        trainer = open_trainer(levels)
+        open_trainer = self._trainers(verifier, experience, reference)
+        trainer = open_trainer(config, levels=levels)
         stack.callback(lambda: trainer.close())  # late: a baseline may replace it
         if state.round == 0:
             trainer = self._after_baseline(trainer, verifier, open_trainer)
         state.restore(trainer, experience.pool)
         self._open_rounds(trainer, state, experience)
 
+    def _trainers(
+        self, verifier: VerifierPool, experience: Experience, reference: PreTrainedModel | None
+    ) -> Callable[..., Trainer]:
+        return partial(
+            Trainer,
+            policy=self.policy,
+            author=self.membership.identity.author,
+            manifest=self.membership.manifest,
+            verifier=verifier,
+            experience=experience,
+            clock=self.clock,
+            counters=self.counters,
+            ranks=self.ranks,
+            reference=reference,
+            trusted=self._trusted.authors,
+            blocked=self._blocked.authors,
+        )
+
     def _after_baseline(
-        self, trainer: Trainer, verifier: VerifierPool, open_trainer: Callable[[EnvLevels], Trainer]
+        self, trainer: Trainer, verifier: VerifierPool, open_trainer: Callable[..., Trainer]
     ) -> Trainer:
         """Evaluate the policy; return the trainer, another one if that changes the config."""
         if not self.baseline:
@@ -165,33 +181,10 @@ class Node(Opened):
         if keys := self.baseline(evaluation):
             self.config = changed(config, keys)
             trainer.close()
-            trainer = open_trainer(levels)
+            trainer = open_trainer(self.config, levels=levels)
         for level, rewards in evaluation.rewards():
             trainer.sampler.observe(level, rewards)
         return trainer
-
-    def _trainer(
-        self,
-        verifier: VerifierPool,
-        experience: Experience,
-        reference: PreTrainedModel | None,
-        levels: EnvLevels,
-    ) -> Trainer:
-        return Trainer(
-            self.config,
-            self.policy,
-            author=self.membership.identity.author,
-            manifest=self.membership.manifest,
-            levels=levels,
-            verifier=verifier,
-            experience=experience,
-            clock=self.clock,
-            counters=self.counters,
-            ranks=self.ranks,
-            reference=reference,
-            trusted=self._trusted.authors,
-            blocked=self._blocked.authors,
-        )
 
     def _open_rounds(self, trainer: Trainer, state: RunState, experience: Experience) -> None:
         learner, pool = self.config.learner, experience.pool
@@ -287,7 +280,7 @@ def run_join(config: Config, folder: RunFolder, options: RunOptions, stages: Sta
             Node(config, folder, ranks=ranks, say=tell, stage=stages.begin, baseline=baseline)
         )
         stages.close()
-        stack.enter_context(stop.working())
+        stack.enter_context(stop.working("stopping after this round"))
         announce(node.membership, tell)
         for note in node.notes:
             tell(note)
@@ -295,7 +288,7 @@ def run_join(config: Config, folder: RunFolder, options: RunOptions, stages: Sta
         status.run(node.membership)
         stack.callback(node.recorder.close)
         stack.enter_context(dashboard(config, folder, node.counters, status, tell))
-        sinks = open_sinks(config, folder, node.recorder.rollouts, json=options.json)
+        sinks = open_sinks(config, folder, json=options.json)
         for sink in (*sinks, GroupsFile(folder.groups, node.groups.take), status):
             node.recorder.add(sink)
         node.rounds.run(config.schedule.rounds, stop)

@@ -1,27 +1,22 @@
-"""The record of each round, the groups and rollouts shown of it, and its sinks."""
+"""The record of each round, the groups shown of it, and its sinks."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import Any
 
 from node.learner.losses import Advantage
 from node.learner.update_stats import UpdateStats
 from node.monitor.groups import (
-    KEPT,
-    LONGEST,
     MOST_ANSWERS,
     ShownCompletion,
     ShownGroup,
-    ShownRollout,
     ShownTokens,
     in_words,
-    shortened,
     transcript,
 )
 from node.monitor.record import RoundRecord, Sink, mean
@@ -29,8 +24,7 @@ from node.monitor.sinks import SafeSink, resident_mb, split_totals
 from node.policy.policy import Policy
 from node.rollout.groups import LocalGroup
 from node.run.update_groups import Outcome
-from protocol.identity import peer_id_of
-from protocol.rollout import Completion, Finish, Group
+from protocol.rollout import Completion, Finish
 from swarm.admission import RefusedGroup
 from swarm.common.counters import Counters
 from swarm.groups import PooledGroup, informative
@@ -186,39 +180,6 @@ def _nothing(rewards: Sequence[float], outcome: Outcome) -> str | None:
     return None
 
 
-def shown_rollouts(outcome: Outcome) -> list[ShownRollout]:
-    """Return the worst and best completion of one local and one peer group in turn.
-
-    Informative groups come first. If all rewards are equal, one completion represents a group.
-    """
-    number, rollouts = outcome.round, []
-    for local in sorted(outcome.local, key=lambda group: not group.informative)[:1]:
-        rollouts.append(_ends(number, local.group, local.prompt, local.training.rewards, None))
-    for pooled in sorted(outcome.external, key=lambda each: not each.candidate.informative)[:1]:
-        rewards, author = pooled.group.rewards, peer_id_of(pooled.author)
-        rollouts.append(_ends(number, pooled.group, pooled.prompt, rewards, author))
-    return [rollout for pair in zip_longest(*rollouts) for rollout in pair if rollout is not None]
-
-
-def _ends(
-    number: int, group: Group, prompt: str, rewards: Sequence[float], author: str | None
-) -> Iterator[ShownRollout]:
-    indices = range(len(rewards))
-    worst, best = min(indices, key=rewards.__getitem__), max(indices, key=rewards.__getitem__)
-    for index in dict.fromkeys((worst, best)):
-        completion = group.completions[index]
-        yield ShownRollout(
-            round=number,
-            env=group.env,
-            level=group.level,
-            prompt=shortened(prompt, LONGEST),
-            completion=shortened(transcript(completion.segments), LONGEST),
-            reward=rewards[index],
-            truncated=completion.finish is Finish.LENGTH,
-            author=author,
-        )
-
-
 # Fields of :class:`UpdateStats` that the record takes as they are.
 UPDATE_FIGURES = (
     *("loss", "entropy", "grad_norm", "largest_share", "at_bound"),
@@ -312,7 +273,6 @@ class Recorder:
     groups: ShownGroups | None = None
 
     def __post_init__(self) -> None:
-        self.rollouts: deque[ShownRollout] = deque(maxlen=KEPT)
         self._sinks: list[Sink] = []
         self._memory, self._memory_read = 0.0, float("-inf")
 
@@ -329,7 +289,6 @@ class Recorder:
         if time.monotonic() - self._memory_read > MEMORY_SECONDS:
             self._memory, self._memory_read = resident_mb(), time.monotonic()
         record = record_of(outcome, self.status(), self.pool, self.counters, self._memory)
-        self.rollouts.extend(shown_rollouts(outcome))
         if self.groups:
             self.groups.add(outcome)
         for sink in self._sinks:

@@ -270,13 +270,13 @@ class Stop(threading.Event):
         super().__init__()
         self._tell = tell
         self.printing: list[threading.Thread] = []
-        self._works = False
+        self._stops = ""  # how a first signal ends the work that is under way
         self._closes = False
 
     @contextmanager
-    def working(self) -> Iterator[None]:
+    def working(self, stops: str = "stopping cleanly") -> Iterator[None]:
         """Mark the work, which a first signal ends after the round; closing follows."""
-        self._works = True
+        self._stops = stops
         try:
             yield
         finally:
@@ -285,10 +285,10 @@ class Stop(threading.Event):
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._closes:
             return
-        if self._works and not self.is_set():
+        if self._stops and not self.is_set():
             self.set()
             hint = "; press Ctrl-C again to force quit" if number == signal.SIGINT else ""
-            self._say(f"stopping cleanly{hint}", number)
+            self._say(f"{self._stops}{hint}", number)
             return
         self._closes = True
         self._say("stopping now", number)

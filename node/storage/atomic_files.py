@@ -20,6 +20,8 @@ FULL_CODES = (112,) if sys.platform == "win32" else FULL  # as a library in Rust
 _NEARLY_NOTHING = 1 << 20
 
 PRIVATE_FOLDER = 0o700
+DAMAGES = ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError
+"""Errors of reading JSON from a damaged file, or from one of another program."""
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 
 from node.errors import CheckpointError, DiskFullError, NodeError, UsageError
 from node.storage.atomic_files import (
+    DAMAGES,
     PRIVATE_FOLDER,
     is_disk_full,
     lock,
@@ -50,7 +51,7 @@ class HeldoutRewards:
             return {int(n): (str(swarm), float(reward)) for n, (swarm, reward) in rows.items()}
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        except (OSError, *DAMAGES) as error:
             _must_be_damage(error, self._path)
             log.warning("the held-out rewards in %s cannot be read: %s", self._path, error)
             return {}
@@ -355,30 +356,24 @@ def list_checkpoints(checkpoints: Checkpoints) -> list[CheckpointEntry]:
         for source in (checkpoints, checkpoints.rolled_back()):
             rewards, rolled_back = source.rewards.read(), source is not checkpoints
             for step in source.steps():
-                entries.append(_entry(source, step, rewards.get(step), rolled_back=rolled_back))
+                path, (swarm, reward) = source.path(step), rewards.get(step, ("", None))
+                entry = CheckpointEntry(
+                    round=step,
+                    policy_step=_policy_step(path),
+                    reward=reward,
+                    swarm=swarm,
+                    bytes=sum(each.stat().st_size for each in path.rglob("*") if each.is_file()),
+                    age_s=max(0.0, time.time() - path.stat().st_mtime),
+                    path=str(path),
+                    rolled_back=rolled_back,
+                )
+                entries.append(entry)
     best: dict[str, CheckpointEntry] = {}
     # Of equal rewards the later entry counts, so those rolled back come first.
     for entry in sorted(entries, key=lambda each: not each.rolled_back):
         if entry.reward is not None and entry.reward >= (best.get(entry.swarm, entry).reward or 0):
             best[entry.swarm] = entry
     return [replace(entry, best=entry in best.values()) for entry in entries]
-
-
-def _entry(
-    source: Checkpoints, step: int, rating: tuple[str, float] | None, *, rolled_back: bool
-) -> CheckpointEntry:
-    path = source.path(step)
-    swarm, reward = rating or ("", None)
-    return CheckpointEntry(
-        round=step,
-        policy_step=_policy_step(path),
-        reward=reward,
-        swarm=swarm,
-        bytes=sum(file.stat().st_size for file in path.rglob("*") if file.is_file()),
-        age_s=max(0.0, time.time() - path.stat().st_mtime),
-        path=str(path),
-        rolled_back=rolled_back,
-    )
 
 
 def named_round(given: str, option: str) -> int:
@@ -434,5 +429,5 @@ def no_checkpoint(folder: Path) -> NodeError:
 def _policy_step(path: Path) -> int | None:
     try:
         return int(json.loads((path / STATE).read_bytes())["policy_step"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, *DAMAGES):
         return None

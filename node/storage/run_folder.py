@@ -54,7 +54,6 @@ class RunFolder:
     checkpoints = _Inside("checkpoints")
     swarms = _Inside("swarms")
     metrics = _Inside("metrics.jsonl")
-    rollouts = _Inside("rollouts.jsonl")
     groups = _Inside("groups.jsonl")
     log = _Inside("node.log")
     status = _Inside("status.json")
@@ -128,7 +127,7 @@ class RunFolder:
         return paths
 
     def _files(self) -> list[Path]:
-        own = {self.config, self.metrics, self.rollouts, self.groups, self.status, self.manifest}
+        own = {self.config, self.metrics, self.groups, self.status, self.manifest}
         own |= {self.peer_cache, self.journal, self.log, self.lock_file, self.census, self.trusted}
         own.add(self.blocked)
         return [path for name in own for path in _kin(name)]

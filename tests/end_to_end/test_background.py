@@ -86,7 +86,7 @@ def test_logs_follow_a_detached_node_until_it_stops(shell: Shell) -> None:
     assert newest == told["round"], "the node finishes its round and saves a checkpoint"
     assert told["checkpoint"] == str(Checkpoints(shell.node.checkpoints).path(newest))
     assert follower.wait() == 0
-    assert any("stopping cleanly" in line for line in follower.out)
+    assert any("stopping after this round" in line for line in follower.out)
     done = f"{newest} rounds are done; run the same command to resume"
     assert follower.out[-1].endswith(f": {done}"), "the line has a timestamp, like every log line"
     assert psutil.wait_procs(children, timeout=120)[1] == []

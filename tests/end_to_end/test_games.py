@@ -29,7 +29,7 @@ def test_two_nodes_accept_and_train_on_each_others_games(tmp_path, monkeypatch):
         assert sum(record.groups_external for record in records) > 0
         assert all(record.refused.keys() <= OUT_OF_TIME for record in records)
         assert any(record.policy_step for record in records)
-        shown = read_rollouts(tmp_path / "demo" / name / "rollouts.jsonl")
+        shown = read_rollouts(tmp_path / "demo" / name / "groups.jsonl")
         assert any(f"\n{ANSWERED}" in each.completion for each in shown)
         assert any(each.author for each in shown)
 

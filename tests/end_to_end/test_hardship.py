@@ -80,7 +80,7 @@ def test_sighup_stops_a_node_with_a_checkpoint(tmp_path: Path) -> None:
         assert node.left == []
     last = node.records()[-1].round
     assert (node.run.checkpoints / f"step-{last:08d}").is_dir()
-    assert "stopping cleanly (SIGHUP)" in node.run.log.read_text()
+    assert "stopping after this round (SIGHUP)" in node.run.log.read_text()
 
 
 OVERLAP = ("--set=schedule.mode=async", "--set=schedule.max_staleness=2")

@@ -128,7 +128,7 @@ def test_a_stopped_panel_restores_the_terminal(tmp_path: Path, number: signal.Si
             os.kill(node.pid, number)
         assert node.order("wait") == "exited 0"
         assert node.modes() == node.before
-    file = tmp_path / "swarm-run" / "rollouts.jsonl"
+    file = tmp_path / "swarm-run" / "groups.jsonl"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     rounds = [json.loads(line)["round"] for line in file.read_text().splitlines()]
     metrics = (tmp_path / "swarm-run" / "metrics.jsonl").read_text().splitlines()

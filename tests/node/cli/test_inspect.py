@@ -2,7 +2,7 @@ import os
 import shutil
 import time
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +10,16 @@ import pytest
 
 from node.config.config import set_keys
 from node.errors import NodeError
-from node.monitor.groups import RolloutsFile
 from node.monitor.history import read_history
 from node.monitor.output import printable
 from node.monitor.record import RoundRecord, lapse, short_ids
 from node.storage.run_folder import RunFolder
-from protocol.identity import Identity
+from protocol.identity import Identity, peer_id_of
 from swarm.common.clock import SystemClock
 from swarm.journal import Journal
 from swarm.reputation import Accounts
 from tests.node.conftest import Terminal
-from tests.node.monitor.test_rollouts import OWN, THEIRS
+from tests.node.monitor.test_groups_file import GROUP, write
 
 SWARM = "ab" * 32
 LAST = RoundRecord(round=9, policy_step=8, time=1.0, reward_local=0.5)
@@ -59,14 +58,6 @@ def test_list_shows_every_run_folder_with_its_state(terminal):
     for part in ("stopped", "sums", SWARM[:8] + "…", " 9 ", "0.500", "2 h"):
         assert part in line
     assert SWARM not in shown
-
-
-def test_list_names_a_folder_with_invalid_status_fields(terminal):
-    made(terminal, "good", state="stopped", time=1.0)
-    made(terminal, "odd", state="stopped", time=1.0, swarm_id=[7], record={"round": "many"})
-    assert "good" in terminal.ok("list")
-    listed = terminal.json("list")
-    assert ([run["path"] for run in listed["runs"]], listed["unread"]) == (["good"], ["odd"])
 
 
 @pytest.mark.parametrize("width", ["20", "40", "60", "80"])
@@ -128,12 +119,16 @@ def test_list_reports_unreadable_folders(terminal, monkeypatch):
     assert [run["path"] for run in told["runs"]] == ["node"] and told["unread"] == ["closed"]
 
 
-def test_list_counts_folders_with_a_broken_status(terminal):
-    made(terminal, "node")
-    made(terminal, "odd").status.write_text("{")
-    made(terminal, "strange").status.write_text("[[1, 2, 3]]")
-    assert "node" in terminal.ok("list") and "odd" not in terminal.out
-    assert "2 folders could not be read, such as odd" in terminal.err
+def test_list_names_and_counts_folders_with_a_broken_status(terminal):
+    made(terminal, "good", state="stopped", time=1.0)
+    made(terminal, "odd", state="stopped", time=1.0, swarm_id=[7], record={"round": "many"})
+    for name, status in {"other": "{", "strange": "[[1, 2, 3]]"}.items():
+        made(terminal, name).status.write_text(status)
+    assert "good" in terminal.ok("list") and "odd" not in terminal.out
+    assert "3 folders could not be read, such as odd" in terminal.err
+    listed = terminal.json("list")
+    assert [run["path"] for run in listed["runs"]] == ["good"]
+    assert listed["unread"] == ["odd", "other", "strange"]
 
 
 def test_list_distinguishes_empty_and_missing_folders(terminal):
@@ -341,14 +336,16 @@ def test_peers_table_escapes_hostile_names(terminal, node, text):
 
 
 def test_rollouts_prints_latest_as_text_or_json(terminal, node):
-    last = []
-    last.extend([*(replace(OWN, round=n) for n in range(1, 7)), THEIRS])
-    RolloutsFile(node.rollouts, last).write(LAST)
+    author = Identity.generate().author
+    theirs = replace(GROUP, round=7, origin="external", author=author.hex())
+    write(node.groups, [replace(GROUP, round=6), theirs])
     lines = terminal.ok("rollouts", *AT).splitlines()
     shown = [",".join(line.split(",")[:2]) for line in lines if line[0] != " "]
-    assert shown == ["round 5, local", "round 6, local", "round 7, by peer 12D3KooWGBdmqRrD…"]
-    assert "Calculate 3 + 4." in terminal.out and "\x1b" not in terminal.out
-    assert terminal.json("rollouts", *AT, "-n", "1") == [asdict(THEIRS)]
+    peer = peer_id_of(author)
+    assert shown == ["round 6, local", *2 * [f"round 7, by peer {peer[:16]}…"]]
+    assert "1 + 1" in terminal.out and "\x1b" not in terminal.out
+    (best,) = terminal.json("rollouts", *AT, "-n", "1")
+    assert (best["completion"], best["reward"], best["author"]) == ("2", 1.0, peer)
 
 
 def test_rollouts_explains_a_node_without_rounds(terminal, node):

@@ -386,4 +386,7 @@ def test_event_stream_sends_new_groups(groups):
 def test_groups_api_skips_invalid_lines(groups):
     with groups.groups.open("ab") as file:
         file.write(b'mallory\n{"id": 99}\n["x"]\n')
+        for damage in ({"id": "x"}, {"completions": 5}, {"author": 5}):
+            values = json.loads(GROUP.line(9)) | damage
+            file.write(json.dumps(values).encode() + b"\n")
     assert [each["id"] for each in told(groups.root, "groups")["groups"]] == [4, 3, 2, 1]

@@ -100,7 +100,9 @@ def test_reader_skips_a_partial_line_and_names_a_damaged_one(tmp_path, caplog):
     whole = path.read_bytes()
     path.write_bytes(whole + b'{"round": 3, "poli')
     assert rounds(tmp_path) == [1, 2]
-    for damage in (b"\0\0\0\n", b"[]\n", b'{"round": 3}\n', b"\xff\n"):
+    wrong = record(3).to_dict() | {"round": "x"}, record(3).to_dict() | {"bytes_in": 10**400}
+    lines_of = [json.dumps(each).encode() + b"\n" for each in wrong]
+    for damage in (b"\0\0\0\n", b"[]\n", b'{"round": 3}\n', b"\xff\n", *lines_of):
         path.write_bytes(whole + damage)
         with pytest.raises(NodeError, match=r"line 3 is not a record.*metrics\.jsonl.*Delete that"):
             read_history(tmp_path)
@@ -161,7 +163,7 @@ def test_killed_process_loses_no_line(tmp_path, count):
 def test_metrics_mib_limits_the_file_size(tmp_path):
     config = Config.with_overrides({"monitor.metrics_mib": 1, "monitor.live": False})
     large = replace(RECORD, counters={"x" * 1000: 1.0})
-    sinks = open_sinks(config, RunFolder(tmp_path), [])
+    sinks = open_sinks(config, RunFolder(tmp_path))
     for number in range(1, 1200):
         sinks[0].write(replace(large, round=number))
     for sink in sinks:

@@ -38,7 +38,7 @@ for number in range(3):
     say(f"said {number}")
     say(f"complained {number}", err=True)
     logging.getLogger("node").info("%s", f"{number}" + "x" * 250)
-*_, view = open_sinks(Config(), folder, [])
+*_, view = open_sinks(Config(), folder)
 view.write(RECORD)
 """
 PROGRAM = """

@@ -154,7 +154,7 @@ def test_tensorboard_files_hold_the_figures_by_round(tmp_path):
 
 
 def test_open_sinks_follows_the_config(tmp_path, capsys):
-    for sink in open_sinks(Config(), RunFolder(tmp_path), [], json=True):
+    for sink in open_sinks(Config(), RunFolder(tmp_path), json=True):
         sink.write(RECORD)
         sink.close()
     assert read_history(tmp_path) == [RECORD]
@@ -168,7 +168,7 @@ def test_failed_sink_releases_the_other_sinks(tmp_path, monkeypatch):
     monkeypatch.setattr(JsonLinesFile, "close", lambda lines: closed.append(lines))
     config = Config.with_overrides({"monitor.loggers": ["tensorboard"]})
     with pytest.raises(NodeError, match="tensorboard"):
-        open_sinks(config, RunFolder(tmp_path), [])
+        open_sinks(config, RunFolder(tmp_path))
     (lines,) = closed
     lines.file.close()
 

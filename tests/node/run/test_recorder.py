@@ -11,15 +11,13 @@ from experiments.virtual_clock import VirtualClock
 from node.config.registry import ADVANTAGES
 from node.engines.engine import Sample
 from node.learner.update_stats import UpdateStats
-from node.monitor.groups import LONGEST
 from node.monitor.record import RoundRecord
 from node.monitor.sinks import JsonLinesFile
 from node.rollout.groups import LocalTask, local_group
 from node.run import recorder
-from node.run.recorder import AT_ONCE, EMPTIED, IMPLAUSIBLE, NO_STEP, REFUSED_STEP, shown_rollouts
+from node.run.recorder import AT_ONCE, EMPTIED, IMPLAUSIBLE, NO_STEP, REFUSED_STEP
 from node.run.update_groups import Outcome
 from node.trajectories.trajectory import Trajectory
-from protocol.identity import peer_id_of
 from protocol.rollout import Finish, Tokens
 from swarm.admission import RefusedGroup
 from swarm.common.counters import Counters
@@ -251,26 +249,6 @@ def test_refused_groups_show_the_reason():
     assert [each.reward for each in seen.completions] == [0.0, 0.0]
 
 
-def test_rollouts_show_worst_and_best_of_local_and_peers():
-    mine = (written(4, (3, 9, 5), (0.5, 0.0, 1.0)),)
-    theirs = (pooled(1, (0.25, 0.75), author=BEN, texts=("no", "yes")),)
-    shown, ben = shown_rollouts(outcome(local=mine, external=theirs)), peer_id_of(BEN)
-    expected = [(None, 0.0, "x" * 9), (ben, 0.25, "no"), (None, 1.0, "x" * 5), (ben, 0.75, "yes")]
-    assert [(r.author, r.reward, r.completion) for r in shown] == expected
-    assert [(r.round, r.truncated) for r in shown] == [(3, True), *[(3, False)] * 3]
-    prompts = [("sums", 0, "question 4"), ("chain_sum", 0, "1 + 1 =")]
-    assert [(r.env, r.level, r.prompt) for r in shown[:2]] == prompts
-    assert shown_rollouts(outcome(local=(), external=())) == [], "a round without groups"
-    done = outcome(external=(pooled(1, texts=("y" * 10**6, "n")),))
-    assert max(len(r.completion) for r in shown_rollouts(done)) == LONGEST
-
-
-def test_rollouts_prefer_informative_groups():
-    flat = (0.5, 0.5)
-    mine = (written(0, (2, 2), flat), written(1, (2, 3), (0.0, 1.0)))
-    theirs = (pooled(1, flat, author=ANNA), pooled(2, flat, author=BEN))
-    rollouts = shown_rollouts(outcome(local=mine, external=theirs))
-    assert [r.prompt for r in rollouts if r.author is None] == 2 * ["question 1"]
-    assert [(r.author, r.reward) for r in rollouts if r.author] == [(peer_id_of(ANNA), 0.5)]
+def test_a_large_round_shows_informative_groups_first():
     found = shown(local=(*(local((1.0, 1.0)) for _ in range(20)), local()))
-    assert len(found) == AT_ONCE and found[0].reason is None, "a large round shows some groups"
+    assert len(found) == AT_ONCE and found[0].reason is None

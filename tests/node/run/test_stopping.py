@@ -124,12 +124,12 @@ def test_signal_before_work_interrupts_with_a_message(number, capsys):
 @pytest.mark.parametrize("number", STOPS)
 def test_signal_during_work_finishes_round_and_cleanup(number, capsys):
     with stopping() as stop:
-        with stop.working():
+        with stop.working("stopping after this round"):
             press(number)
             assert stop.is_set()
         press(number)
     hint = "; press Ctrl-C again to force quit" if number is signal.SIGINT else ""
-    assert capsys.readouterr().out == f"stopping cleanly{hint} ({number.name})\n"
+    assert capsys.readouterr().out == f"stopping after this round{hint} ({number.name})\n"
 
 
 def test_the_second_signal_interrupts_the_round_once():
