@@ -15,7 +15,7 @@ from node.policy.model_files import PolicyError
 from node.policy.model_source import SHIPPED, check_model, no_folder
 from node.storage.run_folder import RunFolder
 from node.tasks.sources.jsonl import check_version
-from node.tasks.task_set import Allowed, allowed_by, in_file, overview, summary
+from node.tasks.task_set import Allowed, allowed_by, in_file, misnamed, overview, summary
 from protocol.identity import Identity, KeyFileError
 from protocol.manifest import AdmissionRule, AllowList, Manifest
 
@@ -90,6 +90,7 @@ def _check_tasks(manifest: Manifest, allowed: Allowed) -> list[Check]:
         remedy = "To train, a node needs one: a file, a package, or tasks.allow_code_execution."
         checks.append(warn("tasks", headline, remedy))
     checks = checks or [Check("tasks", "ok", headline, brief=summary(manifest.catalogue, allowed))]
+    details += misnamed(manifest.catalogue, allowed)
     for subject, _, reason in (line.partition(": ") for line in details):
         checks.append(warn("tasks", subject, f"{reason[0].upper()}{reason[1:]}."))
     return checks

@@ -8,11 +8,13 @@ import inspect
 import random
 import selectors
 import sys
+import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from functools import partial
 from inspect import isawaitable
+from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_type_hints
 
@@ -325,14 +327,21 @@ def misfit(
     return None
 
 
-_GRANTS = "; sandbox.read and sandbox.network grant access"
+_GRANTS = "; sandbox.read and sandbox.network grant access, nothing may be written or started"
+_PACKAGE = str(Path(__file__).parents[1])
 
 
 def raised(error: BaseException, most: int = 200) -> str:
-    """Describe an error of a task's own code, in at most ``most`` characters.
+    """Describe an error of a task's own code, and its line there, in at most ``most`` characters.
 
     The sandbox hides files and networks, and the ``repr`` of such an error lacks the file's name.
     """
-    if not isinstance(error, OSError):
-        return repr(error)[:most]
-    return f"{type(error).__name__}({str(error)!r})"[: most - len(_GRANTS)] + _GRANTS
+    text, suffix = repr(error), ""
+    if isinstance(error, OSError):
+        text, suffix = f"{type(error).__name__}({str(error)!r})", _GRANTS
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        file = frame.f_code.co_filename
+        if not file.startswith((_PACKAGE, "<")):
+            suffix = f" at {Path(file).name[-40:]}:{line}{suffix}"
+            break
+    return text[: most - len(suffix)] + suffix

@@ -89,13 +89,18 @@ def local_group(
     return LocalGroup(scores.prompt, group, training, tuple(scores.over))
 
 
-def external_group(policy: Policy, pooled: PooledGroup, kept: Sequence[int]) -> TrainingGroup:
+def external_group(
+    policy: Policy, pooled: PooledGroup, kept: Sequence[int]
+) -> TrainingGroup | None:
     """Encode those completions of a peer's group for ``policy`` that are ``kept``.
 
+    Returns None if the prompt has no token: nothing would predict the first one of a completion.
     Token ids and behavior log-probs are reused if the author encodes exactly like this policy and
     the ids decode to the scored text; otherwise the behavior is unknown.
     """
     prompt_ids = policy.encode_prompt(pooled.prompt)
+    if not prompt_ids:
+        return None
     same = pooled.encoding == policy.encoding
     originals = [pooled.group.completions[number] for number in kept]
     completions = tuple(_external_completion(policy, original, same=same) for original in originals)
@@ -133,9 +138,8 @@ def _external_completion(
 
 def _bare(text: str) -> str:
     """Return a text without blanks, accents, case and other ways to write the same."""
-    # Without accents first: to normalize a long run of them takes quadratic time.
-    letters = normalize("NFKD", "".join(c for c in text if not combining(c)))
-    letters = "".join(c for c in letters if not combining(c))
+    # One by one: to normalize a long run of accents takes quadratic time.
+    letters = "".join(c for each in text for c in normalize("NFKD", each) if not combining(c))
     return "".join(INVISIBLE.sub("", letters).casefold().split())
 
 
@@ -227,7 +231,7 @@ class Intake:
         completions = pooled.group.completions
         numbers = [n for n in self._sampled(pooled) if self._may_fit(completions[n])]
         encoded = external_group(self.policy, pooled, numbers)
-        group = self._without_refused(encoded, pooled, numbers)
+        group = encoded and self._without_refused(encoded, pooled, numbers)
         if group is None or (informative(pooled.group.rewards) and not informative(group.rewards)):
             self.counters.add("external_nothing_left")
             return None

@@ -106,7 +106,7 @@ class TaskSampler:
         if not levels:
             raise TaskSetError(
                 "none of the swarm's task families is available here: name their files under "
-                "[tasks] files, or install their packages"
+                "[tasks] files, allow code with tasks.allow_code_execution, or install packages"
             )
         names = list(dict.fromkeys(env for env, _ in levels))
         for name, weight in weights.items():

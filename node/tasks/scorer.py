@@ -183,6 +183,14 @@ class OverLimit(BaseException):
 
 
 @dataclass(frozen=True, slots=True)
+class Reading:
+    """The answer ``read`` in a completion, and a ``right`` one; None if there is none to show."""
+
+    read: str | None = None
+    right: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class GroupRewards:
     """Rewards in completion order, and how many answers made the scorer raise.
 
@@ -227,16 +235,14 @@ def score(
                 except (OverLimit, Exception) as error:  # noqa: BLE001 - see above
                     rewards.append(0.0)
                     unreadable += 1
-                    if isinstance(error, OverLimit):
-                        timed_out = True
-                    else:
-                        fault = fault or fault_of(error)
+                    timed_out = isinstance(error, OverLimit)
+                    fault = fault or fault_of(error)
             if timed_out or time.process_time() - start >= slow:
                 over_limit.append(number)
     return GroupRewards(rewards, unreadable, over_limit, fault)
 
 
-def fault_of(error: Exception | None) -> str:
+def fault_of(error: BaseException | None) -> str:
     """Return an error of a task's own code for its author, in one short line; empty for None."""
     return raised(error, MOST_FAULT) if error else ""
 

@@ -5,10 +5,11 @@ A question's hash assigns it permanently to one split: one in eight is held out 
 
 from __future__ import annotations
 
+import decimal
 import hashlib
 import random
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -27,7 +28,8 @@ _kept: ContextVar[bool] = ContextVar("kept", default=False)  # Whether inside ke
 def seeded(env: str, level: int, number: int) -> Iterator[None]:
     """Seed the global ``random`` and numpy generators, and restore them afterwards.
 
-    Some reasoning-gym families use them. ``number`` has 63 bits. numpy is seeded only if loaded.
+    Some reasoning-gym families use them, and one sets the precision of ``decimal``, which is the
+    usual one inside. ``number`` has 63 bits. numpy is seeded only if loaded.
     """
     if not _kept.get():
         with kept(), seeded(env, level, number):
@@ -38,7 +40,8 @@ def seeded(env: str, level: int, number: int) -> Iterator[None]:
     random.seed(seed)
     if numpy := numpy_random():
         numpy.seed(seed >> 32)
-    yield
+    with decimal.localcontext(decimal.Context()):
+        yield
 
 
 @contextmanager
@@ -195,6 +198,8 @@ class TaskSource:
             with seeded(self.name, level, number):
                 entry = self.questions.draw(level, number)
             if entry is not None:
+                if not isinstance(entry, Mapping) or "question" not in entry:
+                    raise TypeError("draw returns a dictionary with the key 'question', or None")
                 as_text(entry["question"])
                 if isinstance(answer := entry.get("answer"), str):
                     as_text(answer)
@@ -213,19 +218,23 @@ class TaskSource:
             return f"<answer>{answer}</answer>"
         return f"\\boxed{{{answer}}}" if "\\boxed" in self.template else answer
 
+    def read(self, task: Task, completion: str) -> str:
+        """Return what a whole completion gives as its answer; all of it in an environment."""
+        if self.environment is not None:
+            return completion
+        verbatim = self.verbatim or bool(task.entry.get("verbatim"))
+        return read_answer(completion, task.entry.get("answer"), self.extract, verbatim=verbatim)
+
     def score(self, task: Task, completion: str) -> float:
         """Score what a whole completion gives as its answer.
 
         Raises ``ScoringError`` if the reward is not in [0, 1].
         """
-        answer = completion
-        if self.environment is None:
-            verbatim = self.verbatim or bool(task.entry.get("verbatim"))
-            right = task.entry.get("answer")
-            answer = read_answer(completion, right, self.extract, verbatim=verbatim)
+        answer = self.read(task, completion)
         with seeded(self.name, task.ref.level, task.ref.seed):
-            reward = float(self.questions.score(task.entry, answer))
-        if not 0.0 <= reward <= 1.0:
-            problem = f"env {self.name!r} scored an answer {reward}"
-            raise ScoringError(f"{problem}: a score is a number from 0 to 1")
-        return reward
+            result: Any = self.questions.score(task.entry, answer)
+        with suppress(TypeError, ValueError, OverflowError):
+            if not isinstance(result, str) and 0.0 <= (reward := float(result)) <= 1.0:
+                return reward
+        problem = f"env {self.name!r} scored an answer {result!r:.60}"
+        raise ScoringError(f"{problem}: a score is a number from 0 to 1")

@@ -265,6 +265,19 @@ def overview(specs: Sequence[EnvSpec], allowed: Allowed) -> list[str]:
     return [f"this swarm's tasks here: {', '.join(entries) or 'none'}", *closed.values()]
 
 
+def misnamed(specs: Sequence[EnvSpec], allowed: Allowed) -> list[str]:
+    """Return a line for each name of the user's tables that is not a family of these."""
+    names = {spec.name for spec in specs}
+    tables: dict[str, Collection[str]] = {
+        "tasks.files": allowed.files,
+        "tasks.allow_code_execution": allowed.code_execution,
+        "sandbox.read": allowed.read,
+        "sandbox.network": allowed.network,
+    }
+    pairs = [(key, name) for key, table in tables.items() for name in table if name not in names]
+    return [f"{key} names {name!r}: this swarm has no such family" for key, name in pairs]
+
+
 def summary(specs: Sequence[EnvSpec], allowed: Allowed) -> str:
     """Return the first line of :func:`overview`; it counts many envs but names risky ones."""
     usable = [spec for spec in specs if not why_closed(spec, allowed)]

@@ -20,6 +20,7 @@ from protocol.manifest import EnvSpec
 from swarm.common.util import counted
 
 MATCHES = ("exact", "numeric", "verbatim")
+ALARM = 3600  # seconds of wall time, never reached: the verifier limits CPU time
 
 
 class JsonLines:
@@ -243,4 +244,5 @@ def _equal_numbers(gold: str, answer: str) -> bool:
             return False
     # Parse LaTeX only: the library's parser of plain expressions uses eval.
     config = [LatexExtractionConfig()]
-    return bool(verify(parse(f"${gold}$", config), parse(f"${answer}$", config)))
+    sides = [parse(f"${text}$", config, parsing_timeout=ALARM) for text in (gold, answer)]
+    return bool(verify(*sides, timeout_seconds=ALARM))

@@ -53,6 +53,9 @@ def open_plugin(spec: EnvSpec, levels: Sequence[Mapping[str, Any]]) -> Questions
         version, count, _ = questions.version, questions.levels, questions.evaluates_text
     except (Exception, SystemExit) as error:  # a package's code may raise anything
         raise TaskSetError(f"env {spec.name!r}: {origin} fails: {raised(error)}") from error
+    if not isinstance(version, str):
+        problem = f"{origin} has version = {version!r:.40}: it is a text"
+        raise TaskSetError(f"env {spec.name!r}: {problem}")
     if version != spec.version:
         raise TaskSetError(
             f"env {spec.name!r} is of version {spec.version!r}, installed is {version!r}: "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import json
 import math
 import re
 import sys
@@ -39,9 +40,9 @@ UNREPEATABLE = frozenset({"codeio"})
 
 ONE_ANSWER = frozenset(
     {
-        *("fraction_simplification", "game_of_life_halting", "gsm_symbolic", "letter_jumble"),
-        *("number_filtering", "number_sorting", "spell_backward", "time_intervals"),
-        *("word_sequence_reversal", "word_sorting"),
+        *("figlet_font", "fraction_simplification", "game_of_life_halting", "gsm_symbolic"),
+        *("letter_jumble", "number_filtering", "number_sorting", "spell_backward"),
+        *("time_intervals", "word_sequence_reversal", "word_sorting"),
     }
 )
 """Families with one right answer whose library scorer also accepts text around or beside it."""
@@ -57,6 +58,7 @@ _FORMAT = re.compile(
     r"\s*(?:(?:Give|Provide|Return|Report) only |(?:Respond|Reply) (?:only )?with (?:only |just )?"
     r"|Only reply with |Do not give the units)[^.?!\n]*[.]"
 )
+_DIGITS = re.compile(r"to a maximum of (\d{1,3}) significant digits")
 _AMERICAN_DATE = re.compile(r"\b(\d\d)/(\d\d)/\d{4}\b")
 
 MOST_CHARACTERS = 16_384  # of an answer; right ones are grids of 30 by 30 at most
@@ -165,8 +167,16 @@ def unsolved(family: str, entry: Mapping[str, Any], answer: str) -> bool:
     if _NAN.search(answer) and not _NAN.search(str(entry["answer"])):
         return True  # Some scorers find that it differs from no number.
     match family:
+        case "boxnet":  # No robot moves a target.
+            return "move(target" in answer
         case "coin_flip":  # A common beginning of the digits gets its full score.
-            return not _close(answer, entry["answer"])
+            return not _close(answer, entry["answer"], Fraction(1, 10_000))
+        case "decimal_arithmetic":  # It allows more than the digits that the question asks for.
+            digits = _DIGITS.search(entry["question"])
+            unit = Fraction(10) / 10 ** int(digits[1]) if digits else Fraction(0)
+            return not _close(answer, entry["answer"], unit * abs(Fraction(entry["answer"])))
+        case "game_of_life":  # It reads only the cells that it expects.
+            return answer != entry["answer"] and _shape(answer) != _shape(entry["answer"])
         case "puzzle24":  # Any four numbers get its full score.
             numbers = map(int, re.findall(r"\d+", answer))
             return sorted(numbers) != sorted(entry["metadata"]["numbers"])
@@ -175,14 +185,22 @@ def unsolved(family: str, entry: Mapping[str, Any], answer: str) -> bool:
     return False
 
 
-def _close(answer: str, right: str) -> bool:
-    if not re.fullmatch(r"[\d.,/ ]{1,64}", answer, re.ASCII):
+def _shape(text: str) -> list[list[type]] | None:
+    """Return the types of a grid's cells; None if the text is not a grid in JSON."""
+    try:
+        return [[type(cell) for cell in row] for row in json.loads(text)]
+    except (ValueError, TypeError, RecursionError):
+        return None
+
+
+def _close(answer: str, right: str, tolerance: Fraction) -> bool:
+    if not re.fullmatch(r"-?[\d.,/ ]{1,64}(?:[eE][+-]?\d\d?)?", answer, re.ASCII):
         return False
     try:
         value, expected = (Fraction(text.replace(",", "")) for text in (answer, right))
     except (ValueError, ZeroDivisionError):
         return False
-    return abs(value - expected) <= Fraction(1, 10_000)
+    return abs(value - expected) <= tolerance
 
 
 def fit(family: str, entry: Mapping[str, Any]) -> bool:

@@ -54,7 +54,12 @@ def _scored_in_fork(
 ) -> tuple[float, bool, str, bool] | None:
     """Return reward, unreadable, error and slow; None if its copy ended or hangs."""
     reader, writer = os.pipe()
-    child = os.fork()
+    try:
+        child = os.fork()
+    except OSError:
+        os.close(reader)
+        os.close(writer)
+        raise
     if not child:
         _score_as_fork(source, task, text, limits, writer)
     os.close(writer)

@@ -12,10 +12,11 @@ from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from itertools import takewhile
 from queue import LifoQueue
+from typing import Any
 
 from node.lifecycle import Opened
 from node.tasks.sandbox.sandbox import sandbox_support
-from node.tasks.scorer import Move, Moved, OpenEnv, Scorer
+from node.tasks.scorer import Move, Moved, OpenEnv, Reading, Scorer
 from node.tasks.task_set import Allowed
 from node.tasks.verifier.replies import admit, admitted, answers, refusal, wire
 from node.tasks.verifier.turn_workers import TurnWorkers
@@ -123,6 +124,18 @@ class Verifier(Scorer):
             results |= zip((n for n, _ in batch), self._built([t for _, t in batch]), strict=True)
         return [results[n] for n, _ in numbered]
 
+    def explain(self, task: TaskRef | None, completion: str) -> Reading:
+        """Return what is read of a completion, if its task is known, single-turn and built."""
+        if task is None or task.env in self.environments:
+            return Reading()
+        try:
+            reply = self._replied([task], completion=completion)
+        except VerifierError as refused:
+            logger.warning("an answer cannot be explained: %s", refused)
+            return Reading()
+        right = reply.get("right")
+        return Reading(str(reply.get("read")), right if isinstance(right, str) else None)
+
     @property
     def environments(self) -> frozenset[str]:
         return frozenset(n for n, spec in self._workers.specs.items() if spec.source == ENVIRONMENT)
@@ -157,7 +170,18 @@ class Verifier(Scorer):
         self.close()
 
     def _built(self, tasks: Sequence[TaskRef]) -> list[tuple[str, str | None]]:
-        message = {"tasks": [wire(task) for task in tasks]}
+        reply = self._replied(tasks)
+        prompts, completions = reply.get("prompts"), reply.get("written")
+        for items in (prompts, completions):
+            if not isinstance(items, list) or len(items) != len(tasks):
+                raise VerifierError(CRASHED, "the worker's prompts are malformed")
+        return [
+            (str(prompt), None if right is None else str(right))
+            for prompt, right in zip(prompts or [], completions or [], strict=True)
+        ]
+
+    def _replied(self, tasks: Sequence[TaskRef], **more: str) -> dict[str, Any]:
+        message = {"tasks": [wire(task) for task in tasks], **more}
         with self._lock:
             worker = self._workers.serving(tasks[0].env)
             for task in tasks:
@@ -171,14 +195,7 @@ class Verifier(Scorer):
                 raise self._workers.note_death(tasks[0].env, death, elapsed) from death
             if error := refusal(reply, time.monotonic() - start):
                 raise error
-        prompts, completions = reply.get("prompts"), reply.get("written")
-        for items in (prompts, completions):
-            if not isinstance(items, list) or len(items) != len(tasks):
-                raise VerifierError(CRASHED, "the worker's prompts are malformed")
-        return [
-            (str(prompt), None if right is None else str(right))
-            for prompt, right in zip(prompts or [], completions or [], strict=True)
-        ]
+        return reply
 
     def _verify(self, worker: WorkerProcess, groups: Requests, seconds: float) -> list[Scored]:
         times = [self._workers.seconds_for(group) for group in groups]

@@ -168,7 +168,8 @@ class WorkerProcess:
         # Earlier texts may have left it little memory.
         if status in _STOPPED or (status == OUT_OF_MEMORY and self._replies > 1):
             reason = WORKER_LOST
-        return WorkerDied(f"ended with {in_words(status)}", reason=reason)
+        detail = "no memory left" if status == OUT_OF_MEMORY else in_words(status)
+        return WorkerDied(f"ended with {detail}", reason=reason)
 
     def alive(self) -> bool:
         return self._process.poll() is None

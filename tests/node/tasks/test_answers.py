@@ -20,7 +20,7 @@ from node.tasks import answer_patterns
 from node.tasks.answer_forms import Form, equal, form_of, number_value
 from node.tasks.answers import behind_answer, read_answer, without_thinking
 from node.tasks.sources import propositional_logic
-from node.tasks.sources.reasoning_gym import fit, without_format
+from node.tasks.sources.reasoning_gym import fit, unsolved, without_format
 from node.tasks.task import Task
 from node.tasks.task_set import Allowed, load_task_set, open_envs
 from tests.parsing import parse
@@ -365,7 +365,8 @@ def test_fit_rejects_ambiguous_or_contradictory_dates():
     + [("puzzle24", "1*1*4*6"), ("puzzle24", "{right}")]
     + [("intermediate_integration", "Integral({integrand}, {variable})")]
     + [("game_of_life_halting", text) for text in ("True", "False", "maybe")]
-    + [("letter_jumble", "{right} and more"), ("letter_jumble", "{right}")],
+    + [("letter_jumble", "{right} and more"), ("letter_jumble", "{right}")]
+    + [("decimal_arithmetic", "{right}"), ("game_of_life", "{right}"), ("figlet_font", "{right}")],
 )
 def test_source_accepts_only_right_answers_for_lenient_scorers(family, answer):
     spec = replace(load_task_set("reasoning-gym")[0], name=family, levels=("{}",))
@@ -375,6 +376,23 @@ def test_source_accepts_only_right_answers_for_lenient_scorers(family, answer):
         right = str(task.entry["answer"])
         given = answer.format(**task.entry["metadata"], right=right)
         assert source.score(task, f"<answer>{given}</answer>") == float(given == right)
+
+
+@pytest.mark.parametrize(
+    ("family", "right", "wrong"),
+    [
+        ("boxnet", "move(box_red, target_red)", "move(target_red, square[0.5, 1.5])"),
+        ("game_of_life", "[[0, 1]]", '[[0,1,"more"]]'),
+        ("game_of_life", "[[1,1]]", "[[0,1],[0,1]]"),
+        ("decimal_arithmetic", "0.0006335903", "0.00063"),
+        ("decimal_arithmetic", "6.335902e-4", "0"),
+    ],
+)
+def test_answers_that_lenient_scorers_misread_solve_nothing(family, right, wrong):
+    answers = {"game_of_life": "[[0,1]]", "decimal_arithmetic": "0.000633590277322"}
+    question = "Please solve this problem to a maximum of 6 significant digits, ..."
+    entry = {"question": question, "answer": answers.get(family)}
+    assert not unsolved(family, entry, right) and unsolved(family, entry, wrong)
 
 
 def test_fit_rejects_item_without_an_answer():

@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 from experiments.recipe.corpus import WORKING
 from node.errors import TaskSetError
 from node.tasks.chain_of_thought import FAMILIES, MOST_STEPS, Bill, Walk
-from node.tasks.task_set import Allowed, level_settings, load_task_set, open_envs, overview, summary
+from node.tasks.task_set import (
+    Allowed,
+    level_settings,
+    load_task_set,
+    misnamed,
+    open_envs,
+    overview,
+    summary,
+)
 from protocol.manifest import EnvSpec, canonical_json
 from swarm.groups import Split
 
@@ -164,4 +172,10 @@ def test_summary_names_few_families_and_counts_many():
 
 def test_overview_names_package_for_each_family():
     (told,) = overview(SPECS[:2], Allowed())
+    unknown = Allowed({SPECS[0].name: "a", "sum": "b"}, ["codes"], {"sum": ["c"]}, ["nets"])
+    lines = [line.partition(": ")[0] for line in misnamed(SPECS, unknown)]
+    assert lines == [
+        *("tasks.files names 'sum'", "tasks.allow_code_execution names 'codes'"),
+        *("sandbox.read names 'sum'", "sandbox.network names 'nets'"),
+    ]
     assert told.endswith("adding (4 levels of swarm-node), climbing (4 levels of swarm-node)")

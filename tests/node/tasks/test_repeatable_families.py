@@ -1,3 +1,4 @@
+import decimal
 import json
 import os
 import random
@@ -48,7 +49,7 @@ def test_open_envs_skips_unrepeatable_families(family):
     assert open_envs([spec], Allowed(code_execution=[family]))[0] == {}
 
 
-def test_seeded_restores_the_global_random_generators():
+def test_seeded_restores_random_generators_and_decimal_precision():
     random.seed(1)
     numpy.random.seed(1)
     wanted = random.random(), numpy.random.random()
@@ -61,3 +62,7 @@ def test_seeded_restores_the_global_random_generators():
         assert (random.random(), numpy.random.random()) == inside
     with seeded("gcd", 0, 8):
         assert (random.random(), numpy.random.random()) != inside
+        decimal.getcontext().prec = 6
+        with seeded("gcd", 0, 7):
+            assert decimal.Decimal(1) / 3 == decimal.Decimal("0." + 28 * "3")
+    assert decimal.getcontext().prec == 28

@@ -1,6 +1,7 @@
 """Checks of a task set by ``create``, before anyone trains on it."""
 
 import json
+import re
 from itertools import count
 
 import pytest
@@ -76,7 +77,10 @@ def tried(tmp_path, monkeypatch):
         ("1 / 0", "0.0", "cannot draw: ZeroDivisionError"),
         ("None", "0.0", "no train question"),
         ('{"question": "?"}', "0.0", "no (train|heldout) question"),
-        (NUMBERED, "1.5", "scored an answer 1.5: a score is a number from 0 to 1"),
+        *(
+            (NUMBERED, s, f"an answer {s}: a score is a number from 0 to 1")
+            for s in ("1.5", "None")
+        ),
         (NUMBERED, "0.1 + time.time() % 1 / 2", "differs in another process .*: it scores '' as 0"),
         (NUMBERED, "hash('a') % 8 / 8", "differs in another process .*: it scores '' as "),
         (SECRET, "float(answer == entry['answer'])", r"its answer is '\d+', not '\d+'"),
@@ -93,11 +97,11 @@ def test_replay_check_rejects_untrainable_task(tried, question, score, reason):
         tried(question, score)
 
 
-@pytest.mark.parametrize("score", ["1 / 0", "None", "entry['missing']"])
+@pytest.mark.parametrize("score", ["1 / 0", "entry['missing']"])
 def test_scorer_error_is_logged_once(tried, caplog, score):
     tried(NUMBERED, score)
     log = [record.message for record in caplog.records if "'counts'" in record.message]
-    assert len(log) == 1 and "Error(" in log[0]
+    assert len(log) == 1 and re.search(r"Error\(.* at \w+\.py:\d+$", log[0])
 
 
 @pytest.mark.skipif(not sandbox_support().whole, reason="no sandbox for code execution")
@@ -180,9 +184,11 @@ def test_environment_error_is_logged_once(tmp_path, caplog):
     assert len(log) == 1 and "'stubborn'" in log[0]
 
 
-def test_replay_check_rejects_env_without_a_working_step(tmp_path):
+@pytest.mark.parametrize("replayable", ["True", "False"])
+def test_replay_check_rejects_env_without_a_working_step(tmp_path, replayable):
     with pytest.raises(TaskSetError, match=r"level 0 cannot be used: no step succeeds: .*hinge"):
-        try_replays(*written(tmp_path, "stubborn", STUBBORN))
+        code = STUBBORN.replace("replayable = True", f"replayable = {replayable}")
+        try_replays(*written(tmp_path, "stubborn", code))
 
 
 def test_error_reports_reset_that_ignores_seed(tmp_path):

@@ -5,6 +5,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 from unittest.mock import Mock
 
@@ -14,10 +15,11 @@ import pytest
 from experiments.recipe.local_verifier import LocalVerifier
 from node.tasks.sandbox.namespaces import libc
 from node.tasks.sandbox.sandbox import SandboxSupport
-from node.tasks.scorer import Answered, Move, verify_all
+from node.tasks.scorer import Answered, Move, OverLimit, verify_all
 from node.tasks.task_set import Allowed, load_task_set, open_envs
 from node.tasks.verifier.replies import answers
 from node.tasks.verifier.verifier import Verifier, VerifierPool
+from node.tasks.verifier.worker import cpu_limit
 from node.tasks.verifier.worker_process import WorkerDied, WorkerLimits, WorkerProcess, Workers
 from swarm.common.child_process import Channel
 from swarm.common.counters import Counters
@@ -332,3 +334,17 @@ def test_local_verifier_completes_turns_synchronously():
 def test_refused_system_call_raises_os_error():
     with pytest.raises(OSError, match="prctl: Invalid argument"):
         libc("prctl", 0x7FFF_FFFF, 0, 0, 0, 0)
+
+
+def test_cpu_limit_lets_an_import_complete(tmp_path, monkeypatch):
+    """A half-loaded module would change later rewards."""
+    (tmp_path / "slow_library.py").write_text(
+        "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    loaded = []
+    with pytest.raises(OverLimit), cpu_limit(0.05):
+        loaded.append(import_module("slow_library").end)
+        while True:
+            pass
+    assert loaded
