@@ -7,12 +7,14 @@ import re
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from node.cli.model import say_reading
 from node.cli.options import LOADING, ConfigOption, JsonOption, open_node, waiting
 from node.config.overrides import parse_mix
 from node.errors import NodeError, TaskSetError, UsageError
@@ -290,6 +292,7 @@ def _by_hand(verifier: Any, task: Any) -> None:
         turn = session.take(answer)
         if turn.reward is not None:
             say(f"reward {turn.reward:.2f}")
+            say_reading(**asdict(verifier.explain(task, answer)))
             return
         _show(turn.observation)
     say(f"reward so far {session.leave():.2f}")
@@ -333,6 +336,7 @@ def _by_model(verifier: Any, task: Any, model: str) -> None:
     if reward is None:
         reward = verifier.verify(task, [trajectory.text]).rewards[0]
     say(f"reward {reward:.2f}")
+    say_reading(**asdict(verifier.explain(task, trajectory.text)))
 
 
 def _show(text: str) -> None:

@@ -82,10 +82,7 @@ def compare_command(
     tasks: Annotated[int, typer.Option(min=2, help="Number of held-out tasks.")] = 64,
     samples: Annotated[int, typer.Option(min=1, help="Completions per task.")] = 8,
     show: Annotated[
-        int,
-        typer.Option(
-            min=0, help="Number of tasks to print, those with the largest differences first."
-        ),
+        int, typer.Option(min=0, help="Tasks to print, those with the largest differences first.")
     ] = 5,
     best: BestOption = False,
     config: ConfigOption = None,
@@ -224,17 +221,19 @@ def evaluate_command(
     evaluation = evaluated(node.config, manifest, policy, families=family, **options)
     total = Score.of(evaluation, ks)
     families = {env: Score.of(part, ks) for env, part in by_family(evaluation).items()}
+    shown = _shown(node, manifest, evaluation, show) if show else []
     if json:
         scores = {env: asdict(score) for env, score in families.items()}
         result = {"model": name, "samples": samples, **asdict(total), "families": scores}
-        print_json(result | ({"shown": _shown(evaluation, show)} if show else {}))
+        print_json(result | ({"shown": shown} if show else {}))
         return
-    for task in _shown(evaluation, show):
+    for task in shown:
         say(f"# {task['env']}, level {task['level']}")
         say_on(f"{task['prompt'] or ''}\n")
         for completion in task["completions"]:
             say(f"## reward {completion['reward']:.2f}")
             say_on(f"{completion['text']}\n")
+            say_reading(completion["read"], completion["right"])
         say("")
     _print_scores(name, {**families, "all": total}, ks)
     prompts = [prompt for prompt in evaluation.prompts if prompt is not None]
@@ -242,22 +241,33 @@ def evaluate_command(
         say(f"{note}: --tasks beyond that repeats them; use more levels or questions")
 
 
-def _shown(result: Any, count: int) -> list[dict[str, Any]]:
+def _shown(node: LoadedNode, manifest: Any, result: Any, count: int) -> list[dict[str, Any]]:
+    from node.evaluation.comparison import verifier_of
     from node.monitor.groups import transcript
 
     rows = zip(result.tasks, result.prompts, result.trajectories, result.rewards, strict=True)
-    return [
-        {
-            "env": task.env,
-            "level": task.level,
-            "prompt": prompt,
-            "completions": [
-                {"reward": reward, "text": transcript(trajectory.segments)}
-                for trajectory, reward in zip(trajectories, rewards, strict=False)
-            ],
-        }
-        for task, prompt, trajectories, rewards in islice(rows, count)
-    ]
+    with verifier_of(node.config, manifest) as (verifier, _):
+        return [
+            {
+                "env": task.env,
+                "level": task.level,
+                "prompt": prompt,
+                "completions": [
+                    {"reward": reward, "text": text, **asdict(verifier.explain(task, text))}
+                    for trajectory, reward in zip(trajectories, rewards, strict=False)
+                    for text in [transcript(trajectory.segments)]
+                ],
+            }
+            for task, prompt, trajectories, rewards in islice(rows, count)
+        ]
+
+
+def say_reading(read: str | None, right: str | None) -> None:
+    """Print the answer that was read in a completion, and a right one if it is another."""
+    if read is not None:
+        say(f"answer read: {read or '(none)'}")
+        if right not in (None, read):
+            say(f"right answer: {right}")
 
 
 def _print_scores(model: str, scores: dict[str, Any], ks: list[int]) -> None:
@@ -295,9 +305,10 @@ def ask_command(
     check_choice(step, best)
     node = open_trained(config, overrides_of(assignments))
     with waiting(LOADING):
-        from node.evaluation.comparison import manifest_of, question_of, verifier_of
+        from node.evaluation.comparison import manifest_of, of_families, question_of, verifier_of
 
     manifest = manifest_of(node.folder)
+    of_families([(env.name, 0) for env in manifest.catalogue], [family] if family else None)
     models = [model_of(node, step=step, best=best)]
     if base:
         models.append(model_of(node, model=node.config.policy.model))
@@ -335,10 +346,13 @@ def _answer(
             say_on(chunk.replace("\n", "\n  "))
     reward, reason = opinion(verifier, request.task, text)
     note = silence(text, request, temperature)
+    found = asdict(verifier.explain(request.task, text))
     if not quiet:
         say_on(f"({note})\n" if note else "\n")
         say(f"  no reward: {reason}" if reward is None else f"  reward {reward:.2f}")
-    return {"model": name, "text": text, "reward": reward, "unscored": reason, "empty": note}
+        say_reading(**found)
+    about = {"model": name, "text": text, "reward": reward, "unscored": reason, "empty": note}
+    return about | found
 
 
 def warm_start_command(

@@ -187,8 +187,6 @@ def _authors(path: Path) -> tuple[bytes, ...]:
 
 
 PEERS_OPTION = "--peers"
-
-
 DEBUG = "--debug"
 
 
@@ -303,7 +301,12 @@ def model_of(
 
 
 def node_named(name: str) -> LoadedNode | None:
-    """Return the node whose config or folder this is; None if it is neither."""
+    """Return the trained node whose config or folder this is; check and return None if a model."""
+    from node.policy.model_source import check_model
+
     path = find_config(Path(name))
     is_node = path is not None and path.suffix == ".toml" and path.is_file()
-    return open_node(path) if is_node else None
+    if is_node:
+        return open_trained(path)
+    check_model(name)
+    return None

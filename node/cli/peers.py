@@ -69,7 +69,12 @@ def peers_command(
     """
     node = open_node(config)
     status = present_status(node.folder)
-    peers, swarm = _known_peers(node, status["peers"], prefix), status["swarm_id"]
+    present, swarm = status["peers"], status["swarm_id"]
+    trusted, blocked = _trusted(node).all(), ListedPeers("blocked", node.folder).added()
+    ids = {peer["peer_id"] for peer in present}
+    peers = [*present, *_departed(node.folder, ids, (*trusted, *blocked), prefix)]
+    for peer in peers:
+        peer["trusted"], peer["blocked"] = peer["peer_id"] in trusted, peer["peer_id"] in blocked
     if prefix:
         peer = _peer_named(prefix, peers)
         if json:
@@ -84,19 +89,6 @@ def peers_command(
             Terminal().print(f"and {more} more")
     else:
         Terminal().print("no known peers yet")
-
-
-def _known_peers(
-    node: LoadedNode, present: Sequence[dict[str, Any]], prefix: str
-) -> list[dict[str, Any]]:
-    """Return the ``present`` peers and those that left, with the user's marks."""
-    trusted = _trusted(node).all()
-    blocked = ListedPeers("blocked", node.folder).added()
-    ids = {peer["peer_id"] for peer in present}
-    peers = [*present, *_departed(node.folder, ids, (*trusted, *blocked), prefix)]
-    for peer in peers:
-        peer["trusted"], peer["blocked"] = peer["peer_id"] in trusted, peer["peer_id"] in blocked
-    return peers
 
 
 def _trusted(node: LoadedNode) -> ListedPeers:
@@ -251,17 +243,16 @@ def _refused(peer: dict[str, Any]) -> str:
     return refusals(refused) if isinstance(refused, dict) else str(refused)
 
 
+PeersArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[PEER]...", help="Whole peer ids, or addresses that end in one."),
+]
+
+
 def trust_command(
-    peers: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[PEER]...", help="Whole peer ids, or addresses that end in one."),
-    ] = None,
+    peers: PeersArgument = None,
     remove: Annotated[
-        bool,
-        typer.Option(
-            "--remove",
-            help="Remove the peers from the trusted ones; the limits apply to them again.",
-        ),
+        bool, typer.Option("--remove", help="Trust them no longer: the limits apply again.")
     ] = False,
     config: ConfigOption = None,
     json: JsonOption = False,
@@ -297,10 +288,7 @@ def trust_command(
 
 
 def block_command(
-    peers: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[PEER]...", help="Whole peer ids, or addresses that end in one."),
-    ] = None,
+    peers: PeersArgument = None,
     remove: Annotated[bool, typer.Option("--remove", help="Block them no longer.")] = False,
     undo: Annotated[
         bool,

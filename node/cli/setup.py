@@ -60,18 +60,14 @@ def create_command(
     ] = "open",
     answer_tokens: Annotated[
         int | None,
-        typer.Option(
-            help="Maximum completion tokens that fit into a message. [default: the usual limits]"
-        ),
+        typer.Option(help="Completion tokens that a message holds. [default: the usual limits]"),
     ] = None,
     group_size: Annotated[
         int, typer.Option(help="Completions in such a group; see --answer-tokens.")
     ] = 8,
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="New file, for another node's manifest.swarm. [default: in this node's folder]"
-        ),
+        typer.Option(help="New file, for another node's manifest.swarm. [default: this node's]"),
     ] = None,
     config: ConfigOption = None,
     json: JsonOption = False,
@@ -102,8 +98,9 @@ def create_command(
             admission=parse_admission(admission),
             answers=answers,
         )
+        allowed = allowed_by(node.config.tasks, node.config.sandbox)
         with waiting("opening the task set and testing its environments"):
-            trial = creation.try_task_set(tasks, allowed_by(node.config.tasks, node.config.sandbox))
+            trial = creation.try_task_set(tasks, allowed)
     write_new(path, manifest)
     identifier = swarm_id(manifest).hex()
     if json:
@@ -116,8 +113,7 @@ def create_command(
     if answers:
         text = f"{group_size} completions of {answer_tokens} tokens have up to {answers.weight}"
         say(f"{text} bytes, and a frame may have {answers.max_frame_bytes}")
-    files = node.config.tasks.files
-    say_lines((*_tried(trial), *creation.cautions(manifest, tasks, files, node.path)))
+    say_lines((*_tried(trial), *creation.cautions(manifest, tasks, allowed, trial, node.path)))
     say_lines(map(as_typed, _next(path, node)))
 
 

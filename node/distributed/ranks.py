@@ -171,7 +171,7 @@ class Ranks:
 
 
 def exit_immediately(status: int) -> None:
-    """End this process without torch's teardown, in which a gloo thread may abort it."""
+    """Have this process end without torch's teardown, in which a gloo thread may abort it."""
     atexit.register(_end, status)
 
 

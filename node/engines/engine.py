@@ -25,7 +25,7 @@ class Sampling:
 
     temperature: float = 1.0  # divides the logits; above 0
     max_new_tokens: int = 64  # including end-of-sequence
-    greedy: bool = False  # most probable token; log-probs are still those at ``temperature``
+    greedy: bool = False  # most probable token; log-probs may be those at temperature 1
     seed: int | None = None
 
     def __post_init__(self) -> None:

@@ -36,7 +36,7 @@ CLIMBS = 0.6  # success from which the next level is evaluated
 class BaselineEvaluation:
     """Evaluates a policy on held-out tasks, the easiest levels of all families first.
 
-    One task of each family's easiest level is sampled at the config's temperature and at another
+    Tasks of each family's easiest level are sampled at the config's temperature and at another
     one. At the better one follow more tasks of the levels that were never or always solved, and
     then the levels above those that are mostly solved. ``levels`` are those that the node trains
     on. ``found`` is the result, None before :meth:`run` returns.

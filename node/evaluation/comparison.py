@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -25,7 +25,7 @@ from node.tasks.scorer import Scorer, buildable
 from node.tasks.task_set import allowed_by
 from node.tasks.verifier.verifier import Verifier
 from node.trajectories.trajectory import TurnLimits
-from protocol.manifest import QUESTION, EnvSpec, Manifest
+from protocol.manifest import QUESTION, Manifest
 from swarm.common.counters import Counters
 from swarm.common.util import t95
 from swarm.groups import Split, TaskRef
@@ -194,17 +194,16 @@ def evaluate(
         counters = Counters()
         if config.engine.backend == "transformers":
             check_agreement(policy, trains=False)
-        engine = open_engine(config, policy, counters)
         sampling = Sampling(config.engine.temperature, config.engine.max_new_tokens, seed=seed)
         limits = TurnLimits.of(config.engine)
         refs = heldout_tasks(levels, tasks)
         evaluations: list[Evaluation] = []
-        for start in range(0, tasks, CHUNK):
-            batch = refs[start : start + CHUNK]
-            evaluator = Evaluator(policy, engine, verifier, batch, sampling, counters, limits)
-            evaluations.append(evaluator.evaluate(samples))
-            progress(start + len(batch))
-        engine.close()
+        with closing(open_engine(config, policy, counters)) as engine:
+            for start in range(0, tasks, CHUNK):
+                batch = refs[start : start + CHUNK]
+                evaluator = Evaluator(policy, engine, verifier, batch, sampling, counters, limits)
+                evaluations.append(evaluator.evaluate(samples))
+                progress(start + len(batch))
     return _joined(refs, evaluations)
 
 
@@ -266,25 +265,6 @@ def drawn(scorer: Scorer, levels: EnvLevels, rng: Random) -> Question:
     raise NodeError("no held-out question can be built", last_error, remedy) from last_error
 
 
-def recognised(
-    scorer: Scorer, specs: Sequence[EnvSpec], levels: EnvLevels, text: str, rng: Random, most: int
-) -> Question:
-    """Find ``text`` among at most ``most`` sampled tasks; raises ``VerifierError``.
-
-    Only families with few distinct questions are recognized reliably. Another text is asked as it
-    stands, without the words that a task's prompt has around its question.
-    """
-    affixes = {spec.name: spec.template.split(QUESTION) for spec in specs}
-    wanted = text.strip()
-    for tasks in _batches(levels, rng, most):
-        for task, prompt in zip(tasks, buildable(scorer, tasks, lambda *_: None), strict=True):
-            prefix, suffix = affixes[task.env]
-            question = (prompt or "").removeprefix(prefix).removesuffix(suffix)
-            if prompt is not None and wanted in (question.strip(), prompt.strip()):
-                return Question(prompt, task)
-    return Question(text, None)
-
-
 def _batches(levels: EnvLevels, rng: Random, limit: int) -> Iterator[list[TaskRef]]:
     triples = [(env, level, split) for env, level in levels for split in Split]
     for start in range(0, limit, BATCH):
@@ -303,16 +283,26 @@ def question_of(
 ) -> Question:
     """Return the typed question, or a sampled held-out one of ``family``, if any.
 
-    Raises ``UsageError`` for an unknown family or an empty text, ``NodeError`` if there is no
-    held-out question, ``VerifierError`` if a typed one is compared with tasks that cannot be built.
+    A typed one is looked for among sampled tasks; only families with few distinct questions are
+    recognized reliably. Another text is asked as it stands, without the words that a task's prompt
+    has around its question. Raises ``UsageError`` for an unknown family or an empty text,
+    ``NodeError`` if there is no held-out question, ``VerifierError`` if a typed one is compared
+    with tasks that cannot be built.
     """
     levels = of_families(levels, None if family is None else [family])
     if text is None:
         return drawn(verifier, levels, Random())
-    if not text.strip():
+    if not (wanted := text.strip()):
         raise UsageError("QUESTION", text, "Type a question, or omit it for a random task sample.")
+    affixes = {spec.name: spec.template.split(QUESTION) for spec in manifest.catalogue}
     rng = Random(text)  # the same question is recognized each time, or never
-    return recognised(verifier, manifest.catalogue, levels, text, rng, LOOKED_AT)
+    for tasks in _batches(levels, rng, LOOKED_AT):
+        for task, prompt in zip(tasks, buildable(verifier, tasks, lambda *_: None), strict=True):
+            prefix, suffix = affixes[task.env]
+            question = (prompt or "").removeprefix(prefix).removesuffix(suffix)
+            if prompt is not None and wanted in (question.strip(), prompt.strip()):
+                return Question(prompt, task)
+    return Question(text, None)
 
 
 def pieces(

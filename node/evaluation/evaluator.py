@@ -1,4 +1,4 @@
-"""Rewards on held-out tasks: evaluation, baseline assessment and forgetting alarm."""
+"""Rewards on held-out tasks: evaluation, its time limit and the forgetting alarm."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ Metadata as in https://huggingface.co/docs/hub/model-cards.
 from __future__ import annotations
 
 import json
+import logging
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ from node.storage.atomic_files import filling, let_others_read, write_atomic
 from node.storage.checkpoints import Checkpoints, Loaded
 from node.storage.run_folder import RunFolder
 from protocol.manifest import EnvSpec, Manifest, swarm_id
+
+log = logging.getLogger(__name__)
 
 SHIPPED_LICENCE = "apache-2.0"
 
@@ -132,7 +135,11 @@ def licence_of(base: str) -> str | None:
         card = Path(path)
     if not card.is_file():
         return None
-    licence = ModelCard.load(card, ignore_metadata_errors=True).data.license
+    try:
+        licence = ModelCard.load(card, ignore_metadata_errors=True).data.license
+    except Exception as error:  # noqa: BLE001 - its YAML may hold anything
+        log.warning("the card of the base model cannot be read: %s: %s", card, error)
+        return None
     return licence if isinstance(licence, str) else None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -11,7 +11,7 @@ from pathlib import Path
 from node.config.schema import toml_value
 from node.policy.model_source import SHIPPED
 from node.tasks.sources.jsonl import contradictions
-from node.tasks.task_set import Allowed, load_task_set, own_files
+from node.tasks.task_set import Allowed, load_task_set, misnamed, own_files
 from node.tasks.verifier.replay_trial import Trial, try_replays
 from protocol.codec import MAX_COMPLETIONS, MAX_FRAME_BYTES
 from protocol.errors import BadSchema, NotAdmitted
@@ -179,17 +179,22 @@ def try_task_set(task_set: str, allowed: Allowed) -> Trial:
     return try_replays(load_task_set(task_set), replace(allowed, files=files))
 
 
-def cautions(signed: bytes, task_set: str, named: Collection[str], config: Path) -> Iterator[str]:
+def cautions(
+    signed: bytes, task_set: str, allowed: Allowed, trial: Trial, config: Path
+) -> Iterator[str]:
     """Yield what keeps the creator's node from sharing, or from training on its own files well.
 
-    ``named`` are the files that the node's ``config`` names.
+    ``allowed`` is what the node's ``config`` names.
     """
     manifest = open_manifest(signed)
+    if len(trial.absent) == len(manifest.catalogue):
+        yield "no task family opens here, so this node cannot train in this swarm"
     yield from unlisted(manifest.admission, manifest.founder)
+    yield from misnamed(manifest.catalogue, allowed)
     jsonl = {spec.name for spec in manifest.catalogue if spec.source == "jsonl"}
     for name, path in own_files(task_set).items():
         if name in jsonl and (warning := contradictions(path)):
             yield warning
-        if name not in named:
+        if not Path(allowed.files.get(name, "")).is_file():
             key = f"tasks.files.{name} = {toml_value(str(path.absolute()))}"
             yield f"this node does not train on {name} yet: set {key} in {config}"

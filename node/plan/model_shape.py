@@ -164,15 +164,20 @@ def in_files(folder: Path) -> int:
 
 def by_sizes(config: Mapping[str, Any]) -> int:
     """Return the matrix weights of a known family, without norms and biases."""
-    has_sizes = all(isinstance(config.get(name), int) for name in SIZES)
+    has_sizes = all(_is_size(config.get(name)) for name in SIZES)
     if config.get("model_type") not in GATED or not has_sizes:
         return 0
     hidden, inner, heads, layers, vocab = (int(config[name]) for name in SIZES)
-    head_size = config.get("head_dim") or hidden // max(1, heads)
-    kv_heads = config.get("num_key_value_heads") or heads
+    defaults = {"head_dim": hidden // heads, "num_key_value_heads": heads}
+    given = {key: config[key] for key in defaults if _is_size(config.get(key))}
+    head_size, kv_heads = (defaults | given).values()
     attention = 2 * hidden * head_size * (heads + kv_heads)
     tables = 1 if config.get("tie_word_embeddings", False) else 2
     return int(tables * vocab * hidden + layers * (attention + 3 * hidden * inner))
+
+
+def _is_size(value: object) -> bool:
+    return type(value) is int and 0 < value < 1 << 32
 
 
 def _in_file(path: Path) -> int:
@@ -180,12 +185,13 @@ def _in_file(path: Path) -> int:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             header = json.loads(file.read(length)) if length <= MOST_HEADER else {}
-        return sum(
-            prod(tensor["shape"])
+        shapes = [
+            tensor["shape"]
             for name, tensor in header.items()
             if name != "__metadata__" and not any(part in name for part in ASIDE)
-        )
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        ]
+        return sum(prod(shape) for shape in shapes if len(shape) < 8 and all(map(_is_size, shape)))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         log.info("%s: its memory is not estimated: %s", path, error)
         return 0
 
@@ -193,7 +199,7 @@ def _in_file(path: Path) -> int:
 def _config(folder: Path) -> Mapping[str, Any]:
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         log.info("%s: its memory is not estimated: %s", folder, error)
         return {}
     return config if isinstance(config, dict) else {}
@@ -223,11 +229,12 @@ HELP: tuple[Mapping[str, Any], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class LeastMemory:
-    """Minimum bytes (weights, one gradient, optimizer), and the available ones."""
+    """Minimum bytes (weights, one gradient, optimizer; one checkpoint), and the available ones."""
 
     weights: int  # number of the model's; 0 if unknown
     memory: float
     device: float
+    checkpoint: float
     there: tuple[int, int]  # available: main memory with swap, and the GPU's, 0 without one
     free: int  # of main memory, without swap
 
@@ -258,16 +265,17 @@ def least_memory(config: Config, weights: int) -> LeastMemory:
     gpu = gpu_memory(config.policy.device)
     model_size = WIDTHS[config.policy.dtype] * weights
     copies = 2 if config.asynchronous else 1
-    step_bytes = 0.0
-    if not config.policy.lora_rank:
-        half = WIDTHS[config.policy.dtype] < FLOAT or config.learner.offload
-        step_bytes = (FLOAT + MOMENTS[config.learner.optimizer] + FLOAT * half) * weights
+    trained = 0 if config.policy.lora_rank else weights
+    half = WIDTHS[config.policy.dtype] < FLOAT or config.learner.offload
+    optimizer = (MOMENTS[config.learner.optimizer] + FLOAT * half) * trained
+    step_bytes = FLOAT * trained + optimizer
     offloaded = step_bytes if config.learner.offload and gpu else 0.0
     on_device = model_size + step_bytes - offloaded if gpu else 0.0
     memory = offloaded if gpu else copies * model_size + step_bytes
     total, free = main_memory()
     available = total + psutil.swap_memory().total, gpu
-    return LeastMemory(weights, memory, on_device, available, free)
+    checkpoint = model_size + optimizer if trained else 0.0  # of LoRA it has only the adapters
+    return LeastMemory(weights, memory, on_device, checkpoint, available, free)
 
 
 def check_memory(config: Config) -> LeastMemory:

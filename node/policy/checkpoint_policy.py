@@ -88,9 +88,9 @@ def export(
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise NodeError("the path already exists", out, "Name a new folder with --out.")
+    if adapter and not loaded.state.get("lora_rank"):
+        raise UsageError("--adapter", loaded.path, "The run has no adapter: omit the option.")
     make_folder(out, "--out")
     policy = checkpoint_policy(config.policy.model_copy(update={"device": "cpu"}), loaded, tell)
-    if adapter and policy.adapter is None:
-        raise UsageError("--adapter", loaded.path, "The run has no adapter: omit the option.")
     with filling(out):
         (policy.save_adapter if adapter else policy.save)(out)

@@ -46,7 +46,7 @@ from node.run.update_groups import public_name
 from node.storage.run_folder import ListedPeers, RunFolder
 from node.tasks.curriculum import served_levels
 from node.tasks.sandbox.sandbox import sandbox_support
-from node.tasks.task_set import allowed_by, overview, summary
+from node.tasks.task_set import allowed_by, misnamed, overview, summary
 from node.tasks.verifier.verifier import Verifier, VerifierPool
 from node.threads import choose, fastest
 from protocol.manifest import Manifest
@@ -97,7 +97,8 @@ class Node(Opened):
         allowed = allowed_by(self.config.tasks, self.config.sandbox)
         headline, *details = overview(manifest.catalogue, allowed)
         log.debug("%s", headline)
-        for line in (summary(manifest.catalogue, allowed), *details):
+        unknown = misnamed(manifest.catalogue, allowed)
+        for line in (summary(manifest.catalogue, allowed), *details, *unknown):
             self.say(line)
         self.say(f"verifier sandbox: {sandbox_support()}")
         verifiers = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import platform
+import shutil
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -19,7 +20,7 @@ from node.distributed.torchrun import Launch
 from node.errors import ConfigError, NodeError
 from node.network.transports import check_transport
 from node.plan.machine import emulated
-from node.plan.model_shape import check_memory
+from node.plan.model_shape import check_memory, gigabytes
 from node.policy.device import gpus, torch_build
 from node.policy.model_files import check_begun
 from node.policy.model_source import check_model
@@ -37,7 +38,8 @@ def check_start(config: Config, folder: RunFolder) -> None:
     """Check what a training node needs.
 
     Raises ConfigError if a key asks for what this machine lacks or the run did not start with, or
-    if the model cannot fit. Raises NodeError if the model is not found or a port is taken.
+    if the model cannot fit. Raises NodeError if the model is not found, a port is taken, or a
+    checkpoint exceeds the free disk.
     """
     check_places(config, folder)
     check_device(config.policy.device)
@@ -58,6 +60,10 @@ def check_start(config: Config, folder: RunFolder) -> None:
         memory = check_memory(config)
         if memory.tight:
             log.warning("%s: %s, but less is free now", config.policy.model, memory.words())
+        if memory.checkpoint > (free := shutil.disk_usage(folder.root).free):
+            what = f"no space for a checkpoint of {gigabytes(memory.checkpoint)}: {gigabytes(free)}"
+            remedy = "Free some space, or set node.run_dir to another disk."
+            raise NodeError(f"{what} are free at", folder.root, remedy)
 
 
 def cautions(config: Config) -> tuple[str, ...]:

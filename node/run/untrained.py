@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -31,7 +30,7 @@ from node.monitor.logs import teller
 from node.monitor.output import say
 from node.network.membership import Membership
 from node.network.transports import TransportKind
-from node.run.status import RunOptions, StatusFile, announce, dashboard, stopping
+from node.run.status import RunOptions, StatusFile, Stop, announce, dashboard, stopping
 from node.storage.run_folder import RunFolder
 from swarm.census import Census
 from swarm.common.clock import SystemClock
@@ -218,23 +217,14 @@ def run_untrained(
         status.run(member)
         if not observing:
             stack.enter_context(dashboard(config, folder, counters, status, tell))
-        work(stop, member, status, kind, observer, seconds)
+        _work(member, observer, status, stop, seconds)
     if observing and observer and options.json:
         say(plain_json(observer.shown))
 
 
-def work(
-    stop: threading.Event,
-    membership: Membership,
-    status: StatusFile,
-    what: str,
-    observer: Observer | None,
-    seconds: float,
+def _work(
+    member: Membership, observer: Observer | None, status: StatusFile, stop: Stop, seconds: float
 ) -> None:
-    """Refresh the status and observe until stopped or ``seconds`` have passed.
-
-    ``what`` names the command. Raises NodeError if the network side keeps failing.
-    """
     due, end = 0.0, time.monotonic() + seconds
     while time.monotonic() < end:
         if time.monotonic() >= due:
@@ -242,10 +232,9 @@ def work(
             status.write(None)
         if observer:
             observer.look()
-        if membership.failure:
-            failure = f"the network process of this {what} keeps failing"
+        if member.failure:
             remedy = "The stack traces are in node.log; start it again after you fix the cause."
-            raise NodeError(failure, membership.failure, remedy)
+            raise NodeError("the node's network process keeps failing", member.failure, remedy)
         if stop.wait(LOOK_SECONDS if observer else REPORT_SECONDS):
             return
 

@@ -6,11 +6,13 @@ import shlex
 from pathlib import Path
 
 import pytest
+from trl import GRPOConfig
 from typer import Typer
 from typer.main import get_command
 
 from experiments.commands import app as experiments
 from node.cli.program import COMMANDS, app
+from node.config.config import Config
 from tests.documents.claims import LEFT_OUT, TWICE, reason, remaining
 from tests.documents.environment import build
 from tests.documents.page import (
@@ -131,6 +133,14 @@ def test_troubleshooting_quotes_only_existing_messages() -> None:
     page = (ROOT / "docs" / "guides" / "troubleshooting.md").read_text()
     quoted = "…".join(re.findall(r"(?m)^\| `([^`]+)`", page)).split("…")
     assert quoted and [part for part in quoted if part.strip(" ,;:") not in strings] == []
+
+
+def test_trl_page_names_options_of_both_programs():
+    table = (ROOT / "docs/guides/from_trl.md").read_text().partition("## Options")[2]
+    rows = [re.findall(r"`([\w.]+)`", line) for line in table.split("\n") if line[:3] == "| `"]
+    keys = {f"{name}.{key}" for name, part in Config().model_dump().items() for key in part}
+    for theirs, ours, *_ in rows[1:]:
+        assert theirs in GRPOConfig.__dataclass_fields__ and ours in keys
 
 
 def test_parser_reads_block_language_position_and_file() -> None:

@@ -45,14 +45,15 @@ def test_play_prints_the_reward_so_far_at_end_of_input(terminal, monkeypatch):
 def test_play_asks_a_one_turn_family_once(terminal, said):
     said("no", "never")
     shown = terminal.ok("play", "gcd", "--task-set", "tiny", "--seed", "3")
-    assert shown.startswith("» Find the Greatest") and shown.endswith("reward 0.00\n")
+    assert shown.startswith("» Find the Greatest")
+    assert shown.endswith("reward 0.00\nanswer read: (none)\nright answer: 3\n")
 
 
 @pytest.mark.skipif(not sandbox_support().whole, reason="code answers need a sandbox")
 def test_play_runs_code_answers_without_configuration(terminal, said):
     said("0")
     shown = terminal.ok("play", "binary_matrix", "--task-set", "reasoning-gym", "--seed", "3")
-    assert "taxicab" in shown and shown.endswith("reward 0.00\n")
+    assert "taxicab" in shown and "\nreward 0.00\nanswer read: 0\nright answer: 3 2 1" in shown
 
 
 MATRIX = """[[env]]
@@ -131,6 +132,7 @@ def test_ask_gives_reproducible_answers_and_rewards(terminal, trained):
     assert output["family"] == "gcd" and output["prompt"].endswith("Answer:")
     (answer,) = output["answers"]
     assert 0.0 <= answer["reward"] <= 1.0 and answer["unscored"] is None
+    assert int(answer["right"]) and answer["read"] is not None
     assert "step-00000010" in answer["model"]
     asked = ("ask", output["prompt"], *AT, "--family", "gcd")
     first, again = (terminal.json(*asked)["answers"] for _ in range(2))
@@ -236,10 +238,13 @@ def test_model_has_no_gain_over_itself(terminal, trained):
     assert "no significant difference" in terminal.ok(*asked)
 
 
-def test_compare_reports_invalid_models(terminal, trained):
+def test_compare_reports_invalid_models(terminal, trained, monkeypatch):
     assert terminal("compare", "node", "no-such-model/at-all") in (1, 2)
     assert "no-such-model/at-all" in terminal.err
     Path("empty").mkdir()
-    assert "config.json" in terminal.fails(2, "compare", "tiny", "empty", *AT)
+    with monkeypatch.context() as patch:
+        patch.setattr("node.cli.model.model_of", pytest.fail)
+        assert "config.json" in terminal.fails(2, "compare", "tiny", "empty", *AT)
+        assert "This swarm has" in terminal.fails(2, "ask", "--family", "sums", *AT)
     trained.manifest.unlink()
     assert "swarm-node join" in terminal.fails(1, "compare", "node", "tiny")

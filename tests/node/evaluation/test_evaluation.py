@@ -241,7 +241,6 @@ def test_model_card_links_public_base_and_hides_local_path(tmp_path):
     assert (data.base_model, data.library_name) == ("Qwen/Qwen2.5-0.5B-Instruct", "peft")
     assert "base = AutoModelForCausalLM.from_pretrained('Qwen/" in card
     assert "look it up before sharing" in card
-
     folder = tmp_path / "secret place" / "mine"
     folder.mkdir(parents=True)
     private = Config.with_overrides({"policy.model": str(folder)})
@@ -297,7 +296,8 @@ def test_model_card_escapes_text_from_a_model(tmp_path, monkeypatch):
 
 def test_licence_comes_from_the_base_card(tmp_path):
     assert licence_of(str(tmp_path)) is None and licence_of("nobody/has-this") is None
-    others = ("---\ntags: [x]\n---\n", "# no metadata\n", "---\nlicense: [a, b]\n---\n")
+    others = ["---\ntags: [x]\n---\n", "# no metadata\n", "---\nlicense: [a, b]\n---\n"]
+    others += (f"---\n{bad}\n---\n" for bad in ("license: [", "- a", "1: 2", "tags: 9999-99-99"))
     for card, licence in (("---\nlicense: mit\n---\n# m\n", "mit"), *((c, None) for c in others)):
         (tmp_path / "README.md").write_text(card)
         assert licence_of(str(tmp_path)) == licence

@@ -18,7 +18,7 @@ from node.doctor.checks import check_model_memory
 from node.engines import kinds
 from node.engines.transformers.decoding import KEPT_SHARE
 from node.engines.transformers.static_step import StaticStep
-from node.errors import ConfigError
+from node.errors import ConfigError, NodeError
 from node.plan import machine, model_shape
 from node.plan import model_shape as module
 from node.plan.choice import LEARNING_RATES, choose, fits, learning_rate, methods, need_of
@@ -315,7 +315,7 @@ def test_model_that_does_not_fit_is_rejected_with_advice(tmp_path, sixteen, monk
     assert "smaller model" in help_for(config_of(folder)), "no setting helps"
 
 
-def test_model_that_exceeds_free_memory_causes_a_warning(tmp_path, sixteen, caplog):
+def test_model_that_exceeds_free_memory_causes_a_warning(tmp_path, sixteen, caplog, monkeypatch):
     half = config_of(filled(written(tmp_path / "half", QWEN_HALF | {"num_hidden_layers": 36})))
     assert check_memory(half).tight
     assert check_model_memory(half).level == "warn"
@@ -324,6 +324,10 @@ def test_model_that_exceeds_free_memory_causes_a_warning(tmp_path, sixteen, capl
     check_start(half, RunFolder(tmp_path / "run"))
     (line,) = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
     assert "but less is free now" in line
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=GIB))
+    with pytest.raises(NodeError, match=r"no space for a checkpoint of 8\.\d GB: 1\.1 GB are free"):
+        check_start(half, RunFolder(tmp_path / "run"))
+    check_start(config_of(tmp_path / "half", policy__lora_rank=4), RunFolder(tmp_path / "run"))
 
 
 def test_memory_check_uses_gpu_memory(tmp_path, sixteen, monkeypatch):
@@ -341,6 +345,18 @@ def test_unknown_family_skips_memory_check(tmp_path, sixteen):
     folder = written(tmp_path, {"model_type": "own-family"})
     assert json.loads((folder / "config.json").read_text())
     assert check_memory(config_of(folder)).weights == 0
+
+
+def test_impossible_sizes_of_a_model_are_not_counted(tmp_path):
+    usual = by_sizes(QWEN_HALF | {"head_dim": None})
+    for size in ("x" * 99, [64], -64, 10**400, True):
+        assert by_sizes(QWEN_HALF | {"head_dim": size}) == usual
+        assert by_sizes(QWEN_HALF | {"hidden_size": size}) == 0
+    for header in ('{"a": {"shape": ["x", 1000000000]}}', "[" * 100_000):
+        (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little"))
+        with (tmp_path / "model.safetensors").open("ab") as file:
+            file.write(header.encode())
+        assert in_files(tmp_path) == 0
 
 
 def test_join_checks_memory_without_torch(tmp_path):
