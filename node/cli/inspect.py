@@ -226,8 +226,8 @@ def rollouts_command(
 ) -> None:
     """Show the last rollouts of a running or stopped node, newest last.
 
-    Of each round, these are the worst and the best completion of one local group and of one peer
-    group.
+    These are the worst and the best completion of one local and one peer group of a round; of
+    several rounds within two seconds, the node keeps one.
     """
     rollouts = read_rollouts(open_folder(config).groups)[-number:]
     if json:

@@ -346,7 +346,7 @@ def _answer(
             say_on(chunk.replace("\n", "\n  "))
     reward, reason = opinion(verifier, request.task, text)
     note = silence(text, request, temperature)
-    found = asdict(verifier.explain(request.task, text))
+    found = asdict(verifier.explain(None if reason else request.task, text))
     if not quiet:
         say_on(f"({note})\n" if note else "\n")
         say(f"  no reward: {reason}" if reward is None else f"  reward {reward:.2f}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
+import os
 import random
 import selectors
 import sys
@@ -327,8 +328,8 @@ def misfit(
     return None
 
 
-_GRANTS = "; sandbox.read and sandbox.network grant access, nothing may be written or started"
-_PACKAGE = str(Path(__file__).parents[1])
+_GRANTS = "; see sandbox.read and sandbox.network; no writing, no new processes"
+_PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 
 
 def raised(error: BaseException, most: int = 200) -> str:
@@ -336,12 +337,9 @@ def raised(error: BaseException, most: int = 200) -> str:
 
     The sandbox hides files and networks, and the ``repr`` of such an error lacks the file's name.
     """
-    text, suffix = repr(error), ""
-    if isinstance(error, OSError):
-        text, suffix = f"{type(error).__name__}({str(error)!r})", _GRANTS
-    for frame, line in traceback.walk_tb(error.__traceback__):
-        file = frame.f_code.co_filename
-        if not file.startswith((_PACKAGE, "<")):
-            suffix = f" at {Path(file).name[-40:]}:{line}{suffix}"
-            break
+    is_os = isinstance(error, OSError)
+    text = f"{type(error).__name__}({str(error)!r})" if is_os else repr(error)
+    lines = ((f.f_code.co_filename, n) for f, n in traceback.walk_tb(error.__traceback__))
+    own = (f" at {Path(f).name[-40:]}:{n}" for f, n in lines if not f.startswith((_PACKAGE, "<")))
+    suffix = next(own, "") + _GRANTS * is_os
     return text[: most - len(suffix)] + suffix

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.console import Console
@@ -97,11 +98,12 @@ def parsed(line: bytes) -> RoundRecord:
     """Parse the record of one line; raise ValueError if it is not a record."""
     try:
         record = RoundRecord.from_dict(json.loads(line, parse_int=_integer))
-        if type(record.round) is int:
-            return record
-        raise TypeError("its round is not a whole number")
+        return _RECORD.validate_python(record.to_dict())
     except (TypeError, AttributeError, RecursionError) as error:
         raise ValueError("not a record") from error
+
+
+_RECORD = TypeAdapter(RoundRecord)
 
 
 def _integer(digits: str) -> int:

@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
-from functools import cache
 from typing import Any, Protocol
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -96,14 +95,14 @@ class RoundRecord:
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to plain values for JSON."""
-        values = ((name, getattr(self, name)) for name in _names())
+        values = ((name, getattr(self, name)) for name in _NAMES)
         return {name: dict(v) if isinstance(v, Mapping) else v for name, v in values}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RoundRecord:
         """Invert :meth:`to_dict`, with former names, without unknown keys and nulls in mappings."""
         current = {FORMER_NAMES.get(name, name): value for name, value in values.items()}
-        kwargs = {name: current[name] for name in _names() if name in current}
+        kwargs = {name: current[name] for name in _NAMES if name in current}
         for name, value in kwargs.items():
             if isinstance(value, Mapping):
                 kwargs[name] = {key: v for key, v in value.items() if v is not None}
@@ -120,9 +119,7 @@ class RoundRecord:
         return figures | {f"staleness_{steps}": float(n) for steps, n in self.staleness.items()}
 
 
-@cache
-def _names() -> tuple[str, ...]:
-    return tuple(f.name for f in fields(RoundRecord))
+_NAMES = tuple(each.name for each in fields(RoundRecord))
 
 
 class Sink(Protocol):

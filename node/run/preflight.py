@@ -60,10 +60,11 @@ def check_start(config: Config, folder: RunFolder) -> None:
         memory = check_memory(config)
         if memory.tight:
             log.warning("%s: %s, but less is free now", config.policy.model, memory.words())
-        if memory.checkpoint > (free := shutil.disk_usage(folder.root).free):
-            what = f"no space for a checkpoint of {gigabytes(memory.checkpoint)}: {gigabytes(free)}"
+        place = folder.checkpoints if folder.checkpoints.exists() else folder.root
+        if memory.checkpoint > (free := shutil.disk_usage(place).free):
+            what = f"no space for a checkpoint of {gigabytes(memory.checkpoint)}"
             remedy = "Free some space, or set node.run_dir to another disk."
-            raise NodeError(f"{what} are free at", folder.root, remedy)
+            raise NodeError(f"{what}, only {gigabytes(free)} are free at", place, remedy)
 
 
 def cautions(config: Config) -> tuple[str, ...]:

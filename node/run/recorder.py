@@ -7,6 +7,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from node.learner.losses import Advantage
@@ -72,7 +73,9 @@ class ShownGroups:
         pairs.sort(key=lambda each: not each[0].informative)
         groups = [self._own(local, entropy, outcome, now) for local, entropy in pairs[:AT_ONCE]]
         usefulness = outcome.update.useful or (None,) * len(outcome.external)
-        for pooled, value in list(zip(outcome.external, usefulness, strict=False))[:AT_ONCE]:
+        used = list(zip(outcome.external, usefulness, strict=False))
+        used.sort(key=lambda each: not each[0].candidate.informative)
+        for pooled, value in used[:AT_ONCE]:
             reason = _nothing(pooled.group.rewards, outcome)
             if reason is None and value == 0:
                 reason = IMPLAUSIBLE
@@ -149,7 +152,10 @@ class ShownGroups:
     ) -> list[ShownCompletion]:
         """With ``local``, token ids are of this policy's vocabulary; entropies may be empty."""
         entropies = entropies or ((),) * len(completions)
-        rows = zip(completions, rewards, self.advantage(rewards), entropies, strict=True)
+        rows = list(zip(completions, rewards, self.advantage(rewards), entropies, strict=True))
+        if len(rows) > MOST_ANSWERS:  # the worst and the best ones
+            rows.sort(key=itemgetter(1))
+            rows = rows[: MOST_ANSWERS // 2] + rows[-MOST_ANSWERS // 2 :]
         return [
             ShownCompletion(
                 text=transcript(completion.segments),
@@ -158,7 +164,7 @@ class ShownGroups:
                 truncated=completion.finish is Finish.LENGTH,
                 tokens=self._tokens(completion, entropy) if local else ShownTokens(),
             )
-            for completion, reward, advantage, entropy in list(rows)[:MOST_ANSWERS]
+            for completion, reward, advantage, entropy in rows
         ]
 
     def _tokens(self, completion: Completion, entropy: Sequence[float]) -> ShownTokens:

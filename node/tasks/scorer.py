@@ -236,7 +236,7 @@ def score(
                     rewards.append(0.0)
                     unreadable += 1
                     timed_out = isinstance(error, OverLimit)
-                    fault = fault or fault_of(error)
+                    fault = fault or ("" if timed_out else fault_of(error))
             if timed_out or time.process_time() - start >= slow:
                 over_limit.append(number)
     return GroupRewards(rewards, unreadable, over_limit, fault)

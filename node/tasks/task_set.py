@@ -275,7 +275,7 @@ def misnamed(specs: Sequence[EnvSpec], allowed: Allowed) -> list[str]:
         "sandbox.network": allowed.network,
     }
     pairs = [(key, name) for key, table in tables.items() for name in table if name not in names]
-    return [f"{key} names {name!r}: this swarm has no such family" for key, name in pairs]
+    return [f"{key} names {name!r}: correct it, no family has it" for key, name in pairs]
 
 
 def summary(specs: Sequence[EnvSpec], allowed: Allowed) -> str:

@@ -105,7 +105,9 @@ class Session:
     def take(self, text: str) -> Answered:
         """Take a turn and return the response; raise ``VerifierError`` if it is lost."""
         if self._task.env not in self._scorer.environments:
-            return Answered("", True, self._scorer.verify(self._task, [text]).rewards[0])
+            scores = self._scorer.verify(self._task, [text])
+            fault = "the verifier used up its CPU time, or most of it" if scores.over else ""
+            return Answered("", True, scores.rewards[0], fault)
         self._actions += (text,)
         return self._moved(final=False)
 

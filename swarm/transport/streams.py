@@ -26,7 +26,7 @@ from swarm.transport.transport import (
 
 CHUNK = 1 << 16
 LONGEST_VARINT = 5
-REQUEST_SECONDS = 1.5  # for a complete request: several distant round trips
+REQUEST_SECONDS = 1.5  # for a complete request: one distant round trip
 
 Read = Callable[[int], Awaitable[bytes]]  # exactly so many bytes, or ``EOFError``, ``OSError``
 

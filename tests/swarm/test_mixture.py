@@ -217,6 +217,11 @@ def test_auto_rule_fills_updates_to_target_groups(external, local, wanted):
     assert Mixture(MixtureSection(external=external, target_groups=12), 1).wanted(local) == wanted
 
 
+@given(pools, st.integers(0, 9))
+def test_external_zero_selects_no_peer_groups(candidates, local):
+    assert Mixture(MixtureSection(external=0), 1).choose(candidates, 1, local, local, ALL) == []
+
+
 def test_informative_groups_are_chosen_equally_often():
     candidates = [pooled(i, (0.0, 1.0), author=AUTHORS[i % 4]).candidate for i in range(8)]
     candidates += [pooled(i, (1.0, 1.0), author=AUTHORS[0]).candidate for i in range(8, 12)]

@@ -244,5 +244,5 @@ def _equal_numbers(gold: str, answer: str) -> bool:
             return False
     # Parse LaTeX only: the library's parser of plain expressions uses eval.
     config = [LatexExtractionConfig()]
-    sides = [parse(f"${text}$", config, parsing_timeout=ALARM) for text in (gold, answer)]
-    return bool(verify(*sides, timeout_seconds=ALARM))
+    parsed = [parse(f"${text}$", config, parsing_timeout=ALARM) for text in (gold, answer)]
+    return bool(verify(*parsed, timeout_seconds=ALARM))

@@ -53,14 +53,10 @@ def open_plugin(spec: EnvSpec, levels: Sequence[Mapping[str, Any]]) -> Questions
         version, count, _ = questions.version, questions.levels, questions.evaluates_text
     except (Exception, SystemExit) as error:  # a package's code may raise anything
         raise TaskSetError(f"env {spec.name!r}: {origin} fails: {raised(error)}") from error
-    if not isinstance(version, str):
-        problem = f"{origin} has version = {version!r:.40}: it is a text"
-        raise TaskSetError(f"env {spec.name!r}: {problem}")
     if version != spec.version:
-        raise TaskSetError(
-            f"env {spec.name!r} is of version {spec.version!r}, installed is {version!r}: "
-            "install the version that the swarm uses"
-        )
+        versions = f"version {spec.version!r}, installed is {version!r}"
+        remedy = "install that of the swarm" if isinstance(version, str) else "write it as a text"
+        raise TaskSetError(f"env {spec.name!r} is of {versions}: {remedy}")
     if count != len(levels):
         remedy = "set it to the number of settings that it is given"
         raise TaskSetError(

@@ -93,10 +93,8 @@ def try_replays(specs: Sequence[EnvSpec], allowed: Allowed) -> Trial:
         unshared = tuple(name for name in available if name in verifier.unrepeatable)
         replayable = [spec for spec in env_specs if spec.name in {*available} - {*unshared}]
         built = {s.name: _built(verifier, s) for s in specs if s.name in available}
-        episodes = [e for spec in replayable for e in _played(verifier, spec, EPISODES)]
-        for spec in env_specs:  # one episode shows errors, and may cost an LLM judge's calls
-            if spec.name in unshared:
-                _played(verifier, spec, 1)
+        played = {s.name: _played(verifier, s) for s in env_specs if s.name in available}
+        episodes = [e for spec in replayable for e in played[spec.name]]
     custom = [s for s in specs if s.source == "plugin" and s.name in built.keys() - FAMILIES.keys()]
     for hash_seed in REPLAY if episodes or custom else ():
         with Verifier([*replayable, *custom], allowed, outside=False, hash_seed=hash_seed) as other:
@@ -195,10 +193,10 @@ def _tasks(spec: EnvSpec, level: int) -> list[TaskRef]:
     return [TaskRef(spec.name, level, rng.getrandbits(63)) for _ in range(EPISODES)]
 
 
-def _played(verifier: Verifier, spec: EnvSpec, count: int) -> list[_Episode]:
+def _played(verifier: Verifier, spec: EnvSpec) -> list[_Episode]:
     result: list[_Episode] = []
     for level in range(len(spec.levels)):
-        tasks = _tasks(spec, level)[:count]
+        tasks = _tasks(spec, level)
         episodes = [
             _Episode(task, prompt, random.Random(task.seed))
             for task, (prompt, _) in zip(tasks, _examples(verifier, tasks), strict=True)

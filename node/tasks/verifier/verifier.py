@@ -125,14 +125,10 @@ class Verifier(Scorer):
         return [results[n] for n, _ in numbered]
 
     def explain(self, task: TaskRef | None, completion: str) -> Reading:
-        """Return what is read of a completion, if its task is known, single-turn and built."""
+        """Return what is read of a completion; nothing for an unknown or multi-turn task."""
         if task is None or task.env in self.environments:
             return Reading()
-        try:
-            reply = self._replied([task], completion=completion)
-        except VerifierError as refused:
-            logger.warning("an answer cannot be explained: %s", refused)
-            return Reading()
+        reply = self._replied([task], completion=completion)
         right = reply.get("right")
         return Reading(str(reply.get("read")), right if isinstance(right, str) else None)
 

@@ -100,8 +100,8 @@ def test_reader_skips_a_partial_line_and_names_a_damaged_one(tmp_path, caplog):
     whole = path.read_bytes()
     path.write_bytes(whole + b'{"round": 3, "poli')
     assert rounds(tmp_path) == [1, 2]
-    wrong = record(3).to_dict() | {"round": "x"}, record(3).to_dict() | {"bytes_in": 10**400}
-    lines_of = [json.dumps(each).encode() + b"\n" for each in wrong]
+    changes = {"round": "x"}, {"bytes_in": 10**400}, {"reward_local": "x"}, {"seconds": 5}
+    lines_of = [json.dumps(record(3).to_dict() | each).encode() + b"\n" for each in changes]
     for damage in (b"\0\0\0\n", b"[]\n", b'{"round": 3}\n', b"\xff\n", *lines_of):
         path.write_bytes(whole + damage)
         with pytest.raises(NodeError, match=r"line 3 is not a record.*metrics\.jsonl.*Delete that"):

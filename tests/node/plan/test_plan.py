@@ -325,7 +325,7 @@ def test_model_that_exceeds_free_memory_causes_a_warning(tmp_path, sixteen, capl
     (line,) = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
     assert "but less is free now" in line
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=GIB))
-    with pytest.raises(NodeError, match=r"no space for a checkpoint of 8\.\d GB: 1\.1 GB are free"):
+    with pytest.raises(NodeError, match=r"no space for a checkpoint of 8\.\d GB, only 1\.1 GB"):
         check_start(half, RunFolder(tmp_path / "run"))
     check_start(config_of(tmp_path / "half", policy__lora_rank=4), RunFolder(tmp_path / "run"))
 

@@ -11,6 +11,7 @@ from experiments.virtual_clock import VirtualClock
 from node.config.registry import ADVANTAGES
 from node.engines.engine import Sample
 from node.learner.update_stats import UpdateStats
+from node.monitor.groups import MOST_ANSWERS
 from node.monitor.record import RoundRecord
 from node.monitor.sinks import JsonLinesFile
 from node.rollout.groups import LocalTask, local_group
@@ -252,3 +253,8 @@ def test_refused_groups_show_the_reason():
 def test_a_large_round_shows_informative_groups_first():
     found = shown(local=(*(local((1.0, 1.0)) for _ in range(20)), local()))
     assert len(found) == AT_ONCE and found[0].reason is None
+    wide = pooled(1, (*[0.0] * 20, 1.0), texts=tuple(map(str, range(21))))
+    first, second = shown(external=(pooled(2, (0.5, 0.5)), wide))
+    assert first.reason is None and second.reason
+    rewards = [answer.reward for answer in first.completions]
+    assert (len(rewards), min(rewards), max(rewards)) == (MOST_ANSWERS, 0.0, 1.0)

@@ -7,6 +7,7 @@ import ast
 import re
 import sys
 from dataclasses import replace
+from fractions import Fraction
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -381,18 +382,34 @@ def test_source_accepts_only_right_answers_for_lenient_scorers(family, answer):
 @pytest.mark.parametrize(
     ("family", "right", "wrong"),
     [
-        ("boxnet", "move(box_red, target_red)", "move(target_red, square[0.5, 1.5])"),
+        ("boxnet", '["move(box_red, target_red)"]', '["move(target_red, square[0.5, 1.5])"]'),
+        ("boxnet", '["move(box_red, target_red)"]', r'["move(\u0074arget_red, square[0.5, 1.5])"]'),
         ("game_of_life", "[[0, 1]]", '[[0,1,"more"]]'),
         ("game_of_life", "[[1,1]]", "[[0,1],[0,1]]"),
         ("decimal_arithmetic", "0.0006335903", "0.00063"),
-        ("decimal_arithmetic", "6.335902e-4", "0"),
+        ("decimal_arithmetic", "6.3359027e-4", "0"),
+        ("decimal_arithmetic", "0.00063359027732", "0.000633"),
     ],
 )
 def test_answers_that_lenient_scorers_misread_solve_nothing(family, right, wrong):
     answers = {"game_of_life": "[[0,1]]", "decimal_arithmetic": "0.000633590277322"}
-    question = "Please solve this problem to a maximum of 6 significant digits, ..."
+    question = "Please solve this problem to a maximum of 12 significant digits, ..."
     entry = {"question": question, "answer": answers.get(family)}
     assert not unsolved(family, entry, right) and unsolved(family, entry, wrong)
+
+
+@pytest.mark.parametrize("settings", ["{}", '{"precision":6}', '{"precision":100}'])
+def test_decimal_answers_of_the_library_and_exact_ones_are_right(settings):
+    """The library rounds every step, so its answer may differ in the last digits."""
+    spec = replace(load_task_set("reasoning-gym")[0], name="decimal_arithmetic", levels=(settings,))
+    source = open_envs([spec], Allowed())[0]["decimal_arithmetic"]
+    for seed in range(60):
+        task = source.build(0, seed)
+        assert source.score(task, f"<answer>{task.entry['answer']}</answer>") == 1.0
+        terms = task.entry["question"].splitlines()[-1].removesuffix(" = ?")
+        exact = eval(re.sub(r"[\d.]+", r"Fraction('\g<0>')", terms), {"Fraction": Fraction})
+        rough = settings == '{"precision":6}'  # beyond the library's tolerance, too
+        assert rough or source.score(task, f"<answer>{float(exact):.15f}</answer>") == 1.0
 
 
 def test_fit_rejects_item_without_an_answer():
