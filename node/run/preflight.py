@@ -18,9 +18,10 @@ from node.config.config import Config, write_config
 from node.config.registry import CORRECTIONS, ENGINES, LOGGERS
 from node.distributed.torchrun import Launch
 from node.errors import ConfigError, NodeError
+from node.monitor.record import size
 from node.network.transports import check_transport
 from node.plan.machine import emulated
-from node.plan.model_shape import check_memory, gigabytes
+from node.plan.model_shape import check_memory
 from node.policy.device import gpus, torch_build
 from node.policy.model_files import check_begun
 from node.policy.model_source import check_model
@@ -38,8 +39,8 @@ def check_start(config: Config, folder: RunFolder) -> None:
     """Check what a training node needs.
 
     Raises ConfigError if a key asks for what this machine lacks or the run did not start with, or
-    if the model cannot fit. Raises NodeError if the model is not found, a port is taken, or a
-    checkpoint exceeds the free disk.
+    if the model cannot fit. Raises NodeError if the model is not found, a port is taken, or the
+    first checkpoint exceeds the free disk.
     """
     check_places(config, folder)
     check_device(config.policy.device)
@@ -60,11 +61,10 @@ def check_start(config: Config, folder: RunFolder) -> None:
         memory = check_memory(config)
         if memory.tight:
             log.warning("%s: %s, but less is free now", config.policy.model, memory.words())
-        place = folder.checkpoints if folder.checkpoints.exists() else folder.root
-        if memory.checkpoint > (free := shutil.disk_usage(place).free):
-            what = f"no space for a checkpoint of {gigabytes(memory.checkpoint)}"
-            remedy = "Free some space, or set node.run_dir to another disk."
-            raise NodeError(f"{what}, only {gigabytes(free)} are free at", place, remedy)
+        free = shutil.disk_usage(folder.root).free
+        if not checkpoints.steps() and memory.checkpoint > free:  # a resumed run fitted before
+            what = f"no space for a checkpoint of {size(memory.checkpoint)}, only {size(free)} at"
+            raise NodeError(what, folder.root, "Free space, or set node.run_dir to another disk.")
 
 
 def cautions(config: Config) -> tuple[str, ...]:
