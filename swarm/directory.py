@@ -337,8 +337,8 @@ class Directory:
         local = [self._own] if self._own and self._own.announcement.expiry > now else []
         return sorted([*local, *self._known.values()], key=lambda entry: entry.author)
 
-    def __len__(self) -> int:
-        """Return the number of known announcements of others, also expired ones."""
+    def count_known(self) -> int:
+        """Return the number of others' announcements that a search goes through."""
         return len(self._known)
 
     def useful(self) -> set[bytes]:

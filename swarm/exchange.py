@@ -160,7 +160,7 @@ class Exchange:
             query = messages.decode_gossip_request(request)
         except ProtocolError as error:
             raise Refusal(error.code) from error
-        cost = RECORD_COST * len(self._directory)
+        cost = RECORD_COST * self._directory.count_known()
         if not self._budget.has_room(peer, cost):
             raise self._over_budget()
         records = self._directory.recent(query.after, query.limit, set(query.known))
