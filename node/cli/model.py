@@ -262,12 +262,12 @@ def _shown(node: LoadedNode, manifest: Any, result: Any, count: int) -> list[dic
         ]
 
 
-def say_reading(read: str | None, right: str | None) -> None:
+def say_reading(read: str | None, right: str | None, margin: str = "") -> None:
     """Print the answer that was read in a completion, and a right one if it is another."""
     if read is not None:
-        say(f"answer read: {read or '(none)'}")
+        say(f"{margin}answer read: {read or '(none)'}")
         if right not in (None, read):
-            say(f"right answer: {right}")
+            say(f"{margin}right answer: {right}")
 
 
 def _print_scores(model: str, scores: dict[str, Any], ks: list[int]) -> None:
@@ -350,7 +350,7 @@ def _answer(
     if not quiet:
         say_on(f"({note})\n" if note else "\n")
         say(f"  no reward: {reason}" if reward is None else f"  reward {reward:.2f}")
-        say_reading(**found)
+        say_reading(**found, margin="  ")
     about = {"model": name, "text": text, "reward": reward, "unscored": reason, "empty": note}
     return about | found
 
