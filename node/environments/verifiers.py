@@ -21,7 +21,7 @@ from verifiers.v1.utils.generic import concrete_type
 from node.environments.environment import Environment, adapted
 
 MOST_TASKS = 4096  # Per taskset; all are loaded before the first is used.
-NO_BOX = ("setup", "finalize")  # Methods of a task that run in a container, besides its scoring.
+NO_BOX = ("setup", "finalize")  # A task's methods that run in a container, with its scoring.
 
 
 def as_environment(found: type[Any]) -> type[Environment]:

@@ -115,7 +115,7 @@ OWN: dict[str, dict[str, Any]] = {
     "zamba2": {"layers_block_type": ["linear_attention", "hybrid"] * 2, **_TWICE},
     "zaya": {"num_experts_per_tok": 1, "router_hidden_size": 16},
 }
-"""Settings besides :data:`SIZES`, to build a family with all its layer types."""
+"""Settings in addition to :data:`SIZES`, to build a family with all its layer types."""
 
 SEEING = {
     "gemma3": "gemma3_text",

@@ -45,7 +45,7 @@ MIXED: dict[str, tuple[str, dict[str, Any]]] = {
     "lfm 2": ("Lfm2Config", {"layer_types": ["conv", "full_attention"] * 2}),
     "granite 4": ("GraniteMoeHybridConfig", {**MAMBA, "layer_types": ["mamba", "attention"] * 2}),
 }
-"""Configuration class of each family, and its settings besides :data:`SHAPE`."""
+"""Configuration class of each family, and its settings in addition to :data:`SHAPE`."""
 
 
 def family_policy(family: str, seed: int = 1) -> Policy:
