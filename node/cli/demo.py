@@ -291,7 +291,7 @@ def _by_hand(verifier: Any, task: Any) -> None:
     for answer in typed_answers(sys.stdin):
         turn = session.take(answer)
         if turn.reward is not None:
-            say(f"reward {turn.reward:.2f}{turn.fault and f': {turn.fault}'}")
+            say(f"reward {turn.reward:.2f}" + (f": {turn.fault}" if turn.fault else ""))
             say_reading(**asdict(verifier.explain(task, answer)))
             return
         _show(turn.observation)

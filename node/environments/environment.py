@@ -341,5 +341,5 @@ def raised(error: BaseException, most: int = 200) -> str:
     text = f"{type(error).__name__}({str(error)!r})" if is_os else repr(error)
     lines = ((f.f_code.co_filename, n) for f, n in traceback.walk_tb(error.__traceback__))
     own = (f" at {Path(f).name[-40:]}:{n}" for f, n in lines if not f.startswith((_PACKAGE, "<")))
-    suffix = next(own, "") + _GRANTS * is_os
+    suffix = next(own, "") + (_GRANTS if is_os else "")
     return text[: most - len(suffix)] + suffix
