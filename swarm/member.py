@@ -156,7 +156,8 @@ class Member:
     """
 
     _transport: Transport
-    _directory: Directory
+    directory: Directory
+    exchange: Exchange
     _publisher: Publisher
     _collector: Collector
     _clock: Clock
@@ -165,7 +166,7 @@ class Member:
 
     def __post_init__(self) -> None:
         transport, clock, counters = self._transport, self._clock, self._counters
-        pause, swarm = self._directory.manifest.epoch_seconds, self._directory.swarm_id
+        pause, swarm = self.directory.manifest.epoch_seconds, self.directory.swarm_id
         self._failing: dict[str, Exception] = {}
         self._clock_watch = ClockWatch(clock, counters)
         self._acquaintance = Acquaintance(transport, swarm, clock, pause)
@@ -174,7 +175,7 @@ class Member:
     @property
     def density(self) -> Density:
         """The node's estimate of its swarm's size."""
-        return self._directory.shards.density
+        return self.directory.shards.density
 
     @property
     def failure(self) -> Exception | None:
@@ -192,7 +193,7 @@ class Member:
     async def run(self) -> None:
         """Take turns until cancelled; a slow peer delays only its own response."""
         publish, turns = self._publisher.publish, (self._collector.gossip, self._collector.look)
-        period = self._directory.manifest.epoch_seconds / TURNS_PER_EPOCH
+        period = self.directory.manifest.epoch_seconds / TURNS_PER_EPOCH
         try:
             with self._publisher.filled.listening() as event:
                 publishing = () if self._quiet else (self._repeat(publish, period, event),)
@@ -207,8 +208,8 @@ class Member:
     async def meet(self) -> None:
         """Check the clock; request the swarm of unknown peers and the profiles of members."""
         self._clock_watch.look()
-        authors = {entry.author for entry in self._directory.known()}
-        swarm, swarm_of = self._directory.swarm_id, self._acquaintance.swarm_of
+        authors = {entry.author for entry in self.directory.known()}
+        swarm, swarm_of = self.directory.swarm_id, self._acquaintance.swarm_of
 
         def announced(peer: str) -> bool:
             return author_or_none(peer) in authors
@@ -222,9 +223,9 @@ class Member:
         """Return the status that the monitor shows."""
         return MemberStatus(
             peer_id=self._transport.peer_id,
-            swarm_id=self._directory.swarm_id,
+            swarm_id=self.directory.swarm_id,
             addresses=self._transport.addresses(),
-            epoch=self._directory.epoch,
+            epoch=self.directory.epoch,
             peers=self._peers(),
             bytes_in=self._transport.bytes_in,
             bytes_out=self._transport.bytes_out,
@@ -266,11 +267,8 @@ class Member:
     def _peers(self) -> tuple[PeerInfo, ...]:
         connected = set(self._transport.peers())
         reach = self._transport.reach()
-        entries = {
-            peer_id_of(entry.author): entry
-            for entry in self._directory.known()
-            if entry.author != self._directory.identity.author
-        }
+        entries = {peer_id_of(entry.author): entry for entry in self.directory.known()}
+        entries.pop(self.directory.identity.peer_id, None)
         now = self._clock.time()
         result = []
         for peer in sorted(connected | set(entries)):
@@ -284,7 +282,7 @@ class Member:
                     policy_step=entry.announcement.policy_step if entry else None,
                     groups=sum(offer.groups for offer in offers),
                     heard=entry.heard if entry and peer not in connected else now,
-                    swarm=self._directory.swarm_id if entry else self._acquaintance.swarm_of(peer),
+                    swarm=self.directory.swarm_id if entry else self._acquaintance.swarm_of(peer),
                     link=reach.links.get(peer) if peer in connected else None,
                     timing=reach.timings.get(peer) if peer in connected else None,
                     profile=self._profiles.of(peer),
@@ -337,4 +335,4 @@ def assemble(
     publisher = Publisher(directory, outbox, experience.journal, clock, counters)
     arguments = transport, directory, exchange, admission, experience.pool, accounts
     collector = Collector(*arguments, counters, limits, rng or random.Random(), clock)
-    return Member(transport, directory, publisher, collector, clock, counters, quiet)
+    return Member(transport, directory, exchange, publisher, collector, clock, counters, quiet)

@@ -4,26 +4,21 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 from experiments.memory_transport import Conditions, MemoryNetwork, MemoryTransport
 from experiments.virtual_clock import VirtualClock
 from protocol.identity import Identity
 from protocol.manifest import EnvSpec, Manifest, sign_manifest, swarm_id
-from protocol.profile import Profile, sign_profile
 from protocol.rollout import Completion, Finish, Group, Segment, Writer
 from swarm.admission import Admission
-from swarm.collector import Collector, CollectorLimits
+from swarm.collector import CollectorLimits
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
-from swarm.common.fair_limits import OwnFirst
-from swarm.directory import Directory
-from swarm.exchange import Exchange
 from swarm.groups import Origin, TaskRef
-from swarm.journal import Journal
-from swarm.member import Member
+from swarm.journal import MEMORY, Journal
+from swarm.member import Experience, assemble
 from swarm.pool import Pool
-from swarm.publisher import Outbox, Publisher
-from swarm.reputation import Accounts
 from swarm.transport.transport import HandlerLimits, Transport
 from swarm.verification import GroupVerifier, Scores
 
@@ -66,6 +61,8 @@ def group(epoch: int, index: int, texts: Sequence[str] = ("even", "odd")) -> Gro
 
 
 class Node:
+    """A member and its parts; ``options`` are those of ``assemble``."""
+
     def __init__(
         self,
         name: str,
@@ -74,40 +71,31 @@ class Node:
         counters: Counters,
         agreed: Manifest,
         *,
-        limits: CollectorLimits | None = None,
+        limits: CollectorLimits = CollectorLimits(),  # noqa: B008 - frozen
         upload_rate: float = 1e7,
-        profile: Profile | None = None,
-        quiet: bool = False,
+        **options: Any,
     ) -> None:
         signed = sign_manifest(agreed, CREATOR)
-        swarm = swarm_id(signed)
         self.identity = identity(name)
         self.transport, self.clock, self.counters = transport, clock, counters
-        self.journal = Journal(":memory:", clock)
-        self.accounts = Accounts(self.journal, clock)
-        self.outbox = Outbox(self.journal, counters)
+        self.journal = Journal(MEMORY, clock)
         self.pool = Pool(self.journal, 1000, 1e6, clock, counters)
-        shared = transport, self.identity, signed, clock, name.encode(), counters
-        self.directory = Directory(*shared, self.accounts.reputation)
-        transport.use_validator(self.directory.check)
-        reputations = self.accounts.reputation, self.accounts.reputations
-        transport.use_reputation(OwnFirst(self.identity.author, *reputations))
-        self.exchange = Exchange(
-            *(transport, self.outbox, self.directory, signed, self.accounts, clock, counters),
+        experience = Experience.around(self.pool)
+        self.accounts, self.outbox = experience.accounts, experience.outbox
+        parts = agreed, swarm_id(signed), ParityVerifier(), self.accounts, self.journal, clock
+        self.member = assemble(
+            *(transport, self.identity, signed),
+            Admission(*parts, counters, threaded=False),
+            experience,
+            clock=clock,
+            counters=counters,
+            limits=limits,
             upload_rate=upload_rate,
-            profile=sign_profile(profile, self.identity, swarm) if profile else b"",
-            serves=not quiet,
+            secret=name.encode(),
+            rng=random.Random(name),
+            **options,
         )
-        parts = agreed, swarm, ParityVerifier(), self.accounts, self.journal, clock, counters
-        admission = Admission(*parts, threaded=False)
-        publisher = Publisher(self.directory, self.outbox, self.journal, clock, counters)
-        collector = Collector(
-            *(transport, self.directory, self.exchange, admission, self.pool, self.accounts),
-            *(counters, limits or CollectorLimits(), random.Random(name), clock),
-        )
-        self.member = Member(
-            transport, self.directory, publisher, collector, clock, counters, quiet
-        )
+        self.directory, self.exchange = self.member.directory, self.member.exchange
 
     def publish(self, count: int = 1, texts: Sequence[str] = ("even", "odd")) -> None:
         epoch = self.directory.epoch
