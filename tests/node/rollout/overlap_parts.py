@@ -8,18 +8,12 @@ from hashlib import sha256
 from typing import Any
 
 from experiments.virtual_clock import VirtualClock
-from node.config.config import Config
-from node.config.learning import MixtureSection
-from node.config.sections import ScheduleSection
 from node.engines.engine import Sample, Sampling, SamplingRequest
 from node.monitor.record import Stopwatch
 from node.policy.policy import Policy
 from node.rollout.async_generator import AsyncRolloutGenerator, StalenessWindow
 from node.rollout.generator import Generator, TaskIndexes
 from node.rollout.group_writer import UnfinishedGroups
-from node.rollout.groups import GroupLimits, Intake
-from node.run.training_loop import TrainingLoop
-from node.run.update_groups import ExternalGroups, Outcome, TrainedPolicy
 from node.tasks.curriculum import TaskSampler
 from node.tasks.scorer import Scorer
 from node.trajectories.trajectory import TurnLimits
@@ -27,9 +21,6 @@ from protocol.rollout import Finish, Tokens
 from swarm.common.counters import Counters
 from swarm.groups import TaskRef
 from swarm.journal import Journal
-from swarm.member import Experience
-from swarm.mixture import Mixture
-from swarm.pool import Pool
 from swarm.verification import Scores
 from tests.support import random_policy
 
@@ -198,32 +189,6 @@ class Parts:
         source = self.overlapping(staleness, **how)
         source.generate(3, Stopwatch())
         return source
-
-    def rounds(self, source, *, size=3, done=0, sleep_mode=False) -> TrainingLoop:
-        clock, counters = VirtualClock(0.0), self.counters
-        pool = Pool(self.journal, 8, 60.0, clock, counters)
-        config = Config.with_overrides({"learner.lr": 1e-3, "mixture.correction": "none"})
-        trained = TrainedPolicy(config, self.policy, counters, self.engine)
-        self.learner, trained.sleep_mode = trained.learner, sleep_mode
-        self.outcomes: list[Outcome] = []
-        self.published: list[tuple[int, int]] = []
-        experience = Experience.around(pool)
-        intake = Intake(self.policy, GroupLimits(1, 1), b"", counters)
-        mixture = Mixture(MixtureSection(external=0), 0)
-        return TrainingLoop(
-            source=source,
-            external=ExternalGroups(experience, mixture, intake, counters),
-            trained=trained,
-            evaluate=lambda: 0.0,
-            publish=lambda groups: self.published.extend((g.epoch, g.index) for g in groups),
-            save=lambda number: None,
-            rate=lambda number, reward: False,
-            report=self.outcomes.append,
-            counters=counters,
-            local=size,
-            schedule=ScheduleSection(checkpoint_every=1 << 30),
-            round=done,
-        )
 
 
 def parts(

@@ -20,6 +20,7 @@ from node.rollout.group_writer import UnfinishedGroups
 from swarm.journal import MEMORY, Journal
 from swarm.verification import CRASHED, VerifierError
 from tests.node.rollout.overlap_parts import GROUP, AtOnce, Crash, Teacher, VirtualEngine, parts
+from tests.node.run.rounds_parts import Loop
 
 BOTH = pytest.mark.parametrize("overlapping", [False, True])
 
@@ -74,18 +75,18 @@ def test_zero_staleness_matches_the_sync_schedule(engine):
     traces = []
     for overlapping in (False, True):
         made = fresh(engine)
-        rounds = made.rounds(made.overlapping(0) if overlapping else made.tasks)
+        loop = Loop(made, made.overlapping(0) if overlapping else None, local=3)
         for _ in range(4):
-            rounds.step()
-        told = [(o.round, o.policy_step, o.local, o.update) for o in made.outcomes]
-        traces.append((told, made.published))
+            loop.rounds.step()
+        told = [(o.round, o.policy_step, o.local, o.update) for o in loop.outcomes]
+        traces.append((told, loop.published))
     assert traces[0] == traces[1]
 
 
 @pytest.mark.parametrize(("engine", "wide"), [(VirtualEngine, True), (Deferred, False)])
 def test_logprob_mismatch_is_counted_and_logged(engine, wide, caplog):
     made = fresh(engine)
-    made.rounds(made.tasks).step()
+    Loop(made, local=3).rounds.step()
     assert ("logprob_mismatches" in made.counters.snapshot()) == wide
     assert ("differ from the learner's" in caplog.text) == wide
 
@@ -106,7 +107,7 @@ class Off(Deferred):
 def test_every_round_compares_engine_and_learner_logprobs(engine, gap, alarms, overlapping):
     """Later updates may have no token of their first version; the first always has."""
     made = fresh(engine)
-    rounds = made.rounds(made.overlapping(1) if overlapping else made.tasks)
+    rounds = Loop(made, made.overlapping(1) if overlapping else None, local=3).rounds
     updates = [rounds.step().update for _ in range(4)]
     assert [update.staleness[0] > 0 for update in updates[1:]] == 3 * [not overlapping]
     assert [update.logprob_mismatch for update in updates] == pytest.approx(4 * [gap], abs=1e-4)
@@ -116,7 +117,7 @@ def test_every_round_compares_engine_and_learner_logprobs(engine, gap, alarms, o
 def test_mismatch_is_unknown_without_new_engine_samples(journal):
     """All completions are of the first version; only the first round raises an alarm."""
     made = parts(journal, Off)
-    rounds = made.rounds(made.overlapping(1))
+    rounds = Loop(made, made.overlapping(1), local=3).rounds
     rounds.step()
     made.engine.poll = lambda seconds: []
     assert rounds.step().update.logprob_mismatch is None
@@ -125,7 +126,7 @@ def test_mismatch_is_unknown_without_new_engine_samples(journal):
 
 @pytest.mark.parametrize(("staleness", "share"), [(1, 0.0), (3, 0.0), (1, 1.0), (2, 0.5)])
 def test_updates_never_exceed_the_staleness_bound(made, staleness, share):
-    rounds = made.rounds(made.overlapping(staleness, oversample=share))
+    rounds = Loop(made, made.overlapping(staleness, oversample=share), local=3).rounds
     ages, mixed = set(), 0
     for _ in range(12):
         outcome = rounds.step()
@@ -146,7 +147,8 @@ def test_updates_never_exceed_the_staleness_bound(made, staleness, share):
 def test_sleep_mode_engine_sleeps_in_updates_and_gets_weights(journal, sleep_mode, fails):
     calls: list[str] = []
     made = parts(journal, lambda policy: VirtualEngine(policy, calls.append))
-    rounds, learn = made.rounds(made.tasks, sleep_mode=sleep_mode), made.learner.update
+    loop = Loop(made, local=3, sleep_mode=sleep_mode)
+    learn = loop.trained.learner.update
 
     def update(*asked):
         calls.append("learn")
@@ -155,10 +157,10 @@ def test_sleep_mode_engine_sleeps_in_updates_and_gets_weights(journal, sleep_mod
             raise ZeroDivisionError
         return stats
 
-    made.learner.update = update
+    loop.trained.learner.update = update
     for version in (1, 2):
         with pytest.raises(ZeroDivisionError) if fails else nullcontext():
-            rounds.step()
+            loop.rounds.step()
         assert made.engine.version == made.policy.version == version
     assert calls == 2 * [*(["sleep"] if sleep_mode else []), "learn", "update"]
 
@@ -304,7 +306,7 @@ def test_run_ends_if_the_verifier_builds_no_tasks(journal, overlapping):
     gone = Teacher()
     gone.prompts = Mock(side_effect=VerifierError(CRASHED, "the file is gone"))
     made = parts(journal, teacher=gone)
-    rounds = made.rounds(made.overlapping(1) if overlapping else made.tasks)
+    rounds = Loop(made, made.overlapping(1) if overlapping else None, local=3).rounds
     told = "no task can be generated" if overlapping else r"3 rounds failed.*none of 15 tasks"
     with pytest.raises(NodeError, match=told):
         rounds.run(200, threading.Event())
@@ -375,17 +377,18 @@ def test_crash_neither_loses_a_group_nor_trains_on_one_twice(
         made = parts(journal, lambda policy, die=die: VirtualEngine(policy, die), version=done)
         kept = UnfinishedGroups(journal)
         kept.rewind(done, done)
-        rounds = made.rounds(made.overlapping(staleness, oversample=share, version=done), done=done)
+        source = made.overlapping(staleness, oversample=share, version=done)
+        loop = Loop(made, source, local=3, done=done)
         with suppress(Crash):
-            while rounds.round < done + 3:
-                rounds.step()
-        trained += [g.key for o in made.outcomes for g in o.local]
+            while loop.rounds.round < done + 3:
+                loop.rounds.step()
+        trained += [g.key for o in loop.outcomes for g in o.local]
         filtered += sum(n for name, n in made.counters.snapshot().items() if "filtered" in name)
         buffered = {(g.task.epoch, g.task.index) for g in kept.groups()}
         ((started,),) = journal.read("SELECT coalesce(max(next), 0) FROM draws")
         used = journal.read("SELECT epoch, number FROM used WHERE author=x''")
         journal.close()
-        done = max(0, rounds.round - back)
+        done = max(0, loop.rounds.round - back)
         assert len(trained) == len(set(trained))
         assert set(trained) <= set(used) and not buffered & set(used)
         assert started == len(used) + len(buffered) + filtered

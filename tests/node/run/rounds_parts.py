@@ -8,7 +8,7 @@ from node.config.config import Config
 from node.config.learning import MixtureSection
 from node.config.sections import ScheduleSection
 from node.learner.update_stats import UpdateStats
-from node.rollout.groups import GroupLimits, Intake, LocalGroup
+from node.rollout.groups import GroupLimits, GroupSource, Intake, LocalGroup
 from node.run.training_loop import TrainingLoop
 from node.run.update_groups import ExternalGroups, Outcome, Rules, TrainedPolicy
 from swarm.groups import TaskRef
@@ -18,7 +18,7 @@ from swarm.mixture import Mixture, Selection, UniformSelection
 from swarm.peer_advantage import PeerAdvantage
 from swarm.pool import Pool
 from swarm.verification import Scores
-from tests.node.rollout.overlap_parts import CAP, Teacher, VirtualEngine, parts
+from tests.node.rollout.overlap_parts import CAP, Parts, Teacher, VirtualEngine, parts
 from tests.swarm.experience_parts import START
 
 NEVER = 1 << 30
@@ -55,17 +55,22 @@ class Watching(Intake):
 class Loop:
     """A node's training loop and everything around it.
 
+    Args:
+        made: the node, or None for a new one whose verifier is ``teacher``.
+        source: source of local groups, or None for the node's synchronous one.
+
     Attributes:
         calls: calls of the engine, in order.
         evaluated: policy version at each evaluation.
         saved: round and policy version at each checkpoint.
         published: keys of published groups, one list per round.
-        source: source of local groups.
         reported: receives the outcome of each round.
     """
 
     def __init__(
         self,
+        made: Parts | None = None,
+        source: GroupSource | None = None,
         *,
         local: int = 2,
         external: int = 0,
@@ -79,13 +84,15 @@ class Loop:
         blocked: Callable[[], Set[bytes]] = frozenset,
         hidden: Callable[[], Set[str]] = frozenset,
         unread: Set[str] = frozenset(),
+        done: int = 0,
     ) -> None:
         clock = VirtualClock(START)
-        journal = Journal(MEMORY, clock)
         self.calls: list[str] = []
-        made = parts(journal, lambda policy: VirtualEngine(policy, self.calls.append), teacher)
+        if made is None:
+            journal = Journal(MEMORY, clock)
+            made = parts(journal, lambda policy: VirtualEngine(policy, self.calls.append), teacher)
         self.policy, self.engine, self.counters = made.policy, made.engine, made.counters
-        self.pool = Pool(journal, 64, 60.0, clock, self.counters)
+        self.pool = Pool(made.journal, 64, 60.0, clock, self.counters)
         experience = Experience.around(self.pool)
         self.accounts = experience.accounts
         self.peer_advantage = PeerAdvantage()
@@ -98,7 +105,7 @@ class Loop:
         self.outcomes: list[Outcome] = []
         self.reported: Callable[[Outcome], object] = self.outcomes.append
         section = MixtureSection(external=external, local=local)
-        self.source = made.tasks
+        self.source = source or made.tasks
         self.external = ExternalGroups(
             experience,
             Mixture(section, 0, self.peer_advantage, select),
@@ -127,6 +134,7 @@ class Loop:
             local=local,
             schedule=ScheduleSection(eval_every=eval_every, checkpoint_every=checkpoint_every),
             rules=rules,
+            round=done,
         )
 
     def prove(self, *authors: bytes) -> None:
