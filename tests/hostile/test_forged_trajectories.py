@@ -14,18 +14,18 @@ from node.tasks.verifier.verifier import Verifier
 from protocol.announcement import epoch_of, task_seed
 from protocol.frame import seal
 from protocol.identity import Identity
-from protocol.manifest import Manifest, sign_manifest, swarm_id
+from protocol.manifest import sign_manifest, swarm_id
 from protocol.rollout import Batch, Completion, Finish, Group, Segment, Writer
 from swarm.admission import Admission
 from swarm.common.counters import Counters
 from swarm.journal import MEMORY, Journal
 from swarm.reputation import Accounts
 from tests.swarm.experience_parts import START
+from tests.swarm.network_parts import CREATOR, manifest
 
 SPECS = load_task_set("games")
 SOURCES = open_envs(SPECS, Allowed())[0]
 NAMES = tuple(SOURCES)
-CREATOR = Identity.from_seed(b"f" * 32)
 EPOCH_SECONDS = 3600.0  # One time slot covers the tests on a busy machine.
 NOW = epoch_of(START, EPOCH_SECONDS)
 HONEST, FORGED, SIZE = 10_000, 1_000, 8
@@ -35,19 +35,13 @@ class Reader:
     """A node's admission, with the worker that verifies texts of unknown peers."""
 
     def __init__(self, verifier: Verifier) -> None:
-        manifest = Manifest(
-            name="games",
-            founder=CREATOR.author,
-            created=START,
-            catalogue=SPECS,
-            epoch_seconds=EPOCH_SECONDS,
-        )
-        self.swarm_id = swarm_id(sign_manifest(manifest, CREATOR))
+        agreed = manifest(catalogue=SPECS, epoch_seconds=EPOCH_SECONDS)
+        self.swarm_id = swarm_id(sign_manifest(agreed, CREATOR))
         self.counters = Counters()
         clock = VirtualClock(START)
         journal = Journal(MEMORY, clock)
         stores = (Accounts(journal, clock), journal, clock, self.counters)
-        self._admission = Admission(manifest, self.swarm_id, verifier, *stores, threaded=False)
+        self._admission = Admission(agreed, self.swarm_id, verifier, *stores, threaded=False)
 
     def admit(self, author: Identity, *groups: Group) -> int:
         batch = Batch(1, 5, START, "tiny", b"\x02" * 32, 1.0, 64, groups)

@@ -9,7 +9,7 @@ from experiments.virtual_clock import VirtualClock
 from protocol.announcement import epoch_of, task_seed
 from protocol.frame import seal
 from protocol.identity import Identity
-from protocol.manifest import AdmissionRule, EnvSpec, Manifest, Open, sign_manifest, swarm_id
+from protocol.manifest import AdmissionRule, EnvSpec, Open, sign_manifest, swarm_id
 from protocol.rollout import Batch, Completion, Finish, Group, Segment, Writer
 from swarm.admission import Admission, RefusedGroups
 from swarm.common.counters import Counters
@@ -18,10 +18,9 @@ from swarm.journal import Journal
 from swarm.reputation import Accounts
 from swarm.verification import GroupVerifier, Scores, VerifierError
 from tests.swarm.experience_parts import START
+from tests.swarm.network_parts import CREATOR, EPOCH_SECONDS, manifest
 
-CREATOR = Identity.generate()
 ENV = EnvSpec("sum", "plugin", "1", ("{}", '{"digits":2}'), "{question}", "text")
-EPOCH_SECONDS = 60.0
 NOW = epoch_of(START, EPOCH_SECONDS)
 
 
@@ -82,16 +81,8 @@ class Gate:
         self.counters = Counters()
         self.verifier = SumVerifier()
         self.shown = RefusedGroups()
-        self.manifest = Manifest(
-            name="test",
-            founder=CREATOR.author,
-            created=START,
-            catalogue=(ENV,),
-            epoch_seconds=EPOCH_SECONDS,
-            max_groups_per_epoch=32,
-            max_age_epochs=5,
-            admission=rule or Open(),
-        )
+        limits = {"max_groups_per_epoch": 32, "max_age_epochs": 5}
+        self.manifest = manifest(catalogue=(ENV,), admission=rule or Open(), **limits)
         self.swarm_id = swarm_id(sign_manifest(self.manifest, CREATOR))
         self.open(Journal(path, self.clock))
 

@@ -28,6 +28,7 @@ ORIGIN = Origin(3, "tiny", b"\x01" * 32, 1.0, 16)
 
 
 def manifest(**changes: object) -> Manifest:
+    """Return the manifest of a test swarm, with ``changes`` to its fields."""
     return Manifest(
         **{
             "name": "test",

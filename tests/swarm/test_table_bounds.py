@@ -13,9 +13,9 @@ from swarm.pool import Pool
 from swarm.publisher import Outbox
 from swarm.reputation import Accounts, RefusalCounts
 from swarm.verification import PENALTIES, STALE_EPOCH
-from tests.swarm.admission_parts import CREATOR, NOW, Gate, Peer
+from tests.swarm.admission_parts import NOW, Gate, Peer
 from tests.swarm.experience_parts import group
-from tests.swarm.network_parts import ORIGIN
+from tests.swarm.network_parts import CREATOR, ORIGIN
 
 PEERS, SEEN, REASONS = 100, 64, ("replay", "timeout", "equivocation", "stale_epoch")
 OTHERS = {"seen": SEEN, "accounts": 8, "refusals": 8 * len(PENALTIES), "pool": 16, "used": 20}

@@ -4,7 +4,7 @@ The node is alone, in ``sync`` mode and in one time slot, because tasks depend o
 """
 
 import threading
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from typing import Any
 
@@ -21,8 +21,9 @@ from swarm.journal import Journal
 from swarm.verification import Scores
 from tests.library_privates import flattened
 from tests.node.rollout.overlap_parts import Teacher
-from tests.node.run.trainer_parts import configured, manifest
+from tests.node.run.trainer_parts import configured
 from tests.swarm.experience_parts import START
+from tests.swarm.network_parts import manifest
 
 HALF = 3
 
@@ -73,7 +74,7 @@ def run(path, limit, config):
         config,
         progress.policy(config.policy),
         author=bytes(32),
-        manifest=replace(manifest(), max_groups_per_epoch=1 << 16),
+        manifest=manifest(max_groups_per_epoch=1 << 16),
         levels=[("sums", 0), ("sums", 1)],
         verifier=Capricious(),
         experience=experience,

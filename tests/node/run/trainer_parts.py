@@ -11,8 +11,6 @@ from node.config.config import Config
 from node.run import update_groups
 from node.run.training_loop import Trainer, open_experience
 from node.run.update_groups import Outcome, Rules
-from protocol.identity import Identity
-from protocol.manifest import EnvSpec, Manifest
 from protocol.rollout import Group
 from swarm.common.counters import Counters
 from swarm.groups import Origin
@@ -20,20 +18,10 @@ from swarm.journal import MEMORY, Journal
 from tests.node.rollout.overlap_parts import Teacher, VirtualEngine
 from tests.support import random_policy
 from tests.swarm.experience_parts import START
+from tests.swarm.network_parts import manifest
 
 LIMIT = 6
 """Groups that a member may share per time slot."""
-
-
-def manifest() -> Manifest:
-    return Manifest(
-        name="test",
-        founder=Identity.generate().author,
-        created=START,
-        catalogue=(EnvSpec("sums", "plugin", "1", ("{}",), "{question}", "answer_tag"),),
-        epoch_seconds=60.0,
-        max_groups_per_epoch=LIMIT,
-    )
 
 
 def configured(*, streaming: bool = False, **changes: object) -> Config:
@@ -88,7 +76,7 @@ class Parts:
             self.config,
             self.policy,
             author=bytes(32),
-            manifest=manifest(),
+            manifest=manifest(max_groups_per_epoch=LIMIT),
             levels=[("sums", 0)],
             verifier=Teacher(),
             experience=experience,
