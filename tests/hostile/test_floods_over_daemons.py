@@ -13,7 +13,6 @@ import pytest
 from hivemind.dht.routing import DHTID
 from hivemind.p2p import PeerID
 
-from protocol.announcement import Announcement, record_key, shard_of, sign_announcement
 from protocol.identity import Identity
 from protocol.messages import PULL_STREAM, PullStatus
 from swarm.common.clock import SystemClock
@@ -26,7 +25,7 @@ from swarm.transport.subprocess.transport import SubprocessTransport
 from swarm.transport.transport import TransportError
 from tests.hostile.flooders import LISTEN, attacking
 from tests.hostile.test_hostile_peers import offer
-from tests.swarm.network_parts import Node, identity, manifest, running
+from tests.swarm.network_parts import Node, identity, manifest, running, signed_record
 from tests.swarm.transport.over import APART_LIBP2P, be_patient, key_of, until
 
 pytestmark = pytest.mark.processes
@@ -164,14 +163,6 @@ async def bare(folder: Path, name: str, anna: Node) -> AsyncIterator[HivemindNod
         await node.stop()
 
 
-def announced(node: Node, epoch: int, author: Identity, offers: tuple = ()) -> tuple:
-    swarm = node.directory.swarm_id
-    expiry = time.time() + 1.5 * node.directory.manifest.epoch_seconds
-    shard = shard_of(author.author, epoch, 0)
-    made = Announcement(epoch, 0, shard, 1, 1, expiry, 0, offers)
-    return record_key(swarm, epoch, 0, shard), sign_announcement(made, author, swarm), expiry
-
-
 async def test_full_shard_still_stores_a_proven_author(tmp_path, monkeypatch):
     be_patient(monkeypatch)
     async with two(tmp_path, epoch_seconds=600.0) as (anna, ben):
@@ -182,21 +173,21 @@ async def test_full_shard_still_stores_a_proven_author(tmp_path, monkeypatch):
             epoch = anna.directory.epoch  # The next one may begin during the test.
             for begin in range(0, 1200, 100):
                 keys = [Identity.from_seed(b"sybil %026d" % n) for n in range(begin, begin + 100)]
-                records = [announced(anna, epoch, key) for key in keys]
+                records = [signed_record(anna, key, epoch=epoch) for key in keys]
                 call = partial(
                     protocol.call_store,
                     peer,
-                    [DHTID.generate(where) for where, _, _ in records],
-                    [protocol.serializer.dumps(signed) for _, signed, _ in records],
-                    [expiry for _, _, expiry in records],
+                    [DHTID.generate(record.key) for record in records],
+                    [protocol.serializer.dumps(record.value) for record in records],
+                    [record.announcement.expiry for record in records],
                     subkeys=[key.author for key in keys],
                 )
                 async with asyncio.timeout(120):
                     while await call() is None:  # On a busy machine a call may fail.
                         await asyncio.sleep(0.5)
-            where, signed, expiry = announced(anna, epoch, ben.identity)
+            where, signed, made = signed_record(anna, ben.identity, epoch=epoch)
             # The returned value comes from the first peer to answer, which may be sybil.
-            await ben.transport.store(where, ben.identity.author, signed, expiry)
+            await ben.transport.store(where, ben.identity.author, signed, made.expiry)
             storage = anna.transport.node.dht.protocol.storage
             held = storage.get(DHTID.generate(where)).value
             await until(lambda: held.get(ben.identity.author) is not None, 120)
@@ -219,9 +210,8 @@ async def test_sixty_silent_keys_do_not_stop_pulls(tmp_path: Path) -> None:
             while published < 3:
                 for n in range(60):
                     silent = identity(f"sid {n}")
-                    content = offer(os.urandom(32))
-                    record = announced(anna, anna.directory.epoch, silent, (content,))
-                    anna.directory.accept(record[1])
+                    record = signed_record(anna, silent, offer(os.urandom(32)))
+                    anna.directory.accept(record.value)
                 ben.publish()
                 published += 1
                 while anna.count("frames_pulled") < published:

@@ -4,14 +4,7 @@ from hivemind.dht.routing import DHTID
 from hivemind.dht.storage import DHTLocalStorage
 
 from experiments.memory_transport import MemoryTransport
-from protocol.announcement import (
-    Announcement,
-    depth_for,
-    depth_of,
-    record_key,
-    shard_of,
-    sign_announcement,
-)
+from protocol.announcement import depth_for, depth_of, record_key, shard_of
 from protocol.identity import Identity
 from protocol.messages import (
     GOSSIP_STREAM,
@@ -27,7 +20,14 @@ from swarm.common.counters import Counters
 from swarm.transport.hivemind.dht import MAX_SUBKEYS, MAX_VERSIONS, BoundedStorage
 from swarm.transport.request_limits import PeerLimits
 from tests.hostile.test_hostile_peers import against, never_answers, offer, offer_as
-from tests.swarm.network_parts import EPOCH_SECONDS, MemorySwarm, Node, identity, running
+from tests.swarm.network_parts import (
+    EPOCH_SECONDS,
+    MemorySwarm,
+    Node,
+    identity,
+    running,
+    signed_record,
+)
 
 EPOCHS = 6
 FLOOD = 4200
@@ -71,9 +71,7 @@ async def test_node_backs_off_silent_peer() -> None:
 
 def record(node: Node, key: Identity, *, epochs_ahead: int = 0, sequence: int = 1) -> bytes:
     epoch = node.directory.epoch + epochs_ahead
-    shard, expiry = shard_of(key.author, epoch, 0), (epoch + 2) * EPOCH_SECONDS
-    made = Announcement(epoch, 0, shard, sequence, 1, expiry, 0, (offer(key.author),))
-    return sign_announcement(made, key, node.directory.swarm_id)
+    return signed_record(node, key, offer(key.author), epoch=epoch, sequence=sequence).value
 
 
 def sybils(count: int) -> list[Identity]:
@@ -212,15 +210,10 @@ async def attacked() -> tuple[MemorySwarm, list[Node], MemoryTransport]:
 
 async def announce(sybil: MemoryTransport, node: Node, keys: list[Identity]) -> None:
     """Store an announcement of each key, at the depth for this many authors."""
-    directory = node.directory
-    epoch, expiry = directory.epoch, (directory.epoch + 2) * EPOCH_SECONDS
     for number, key in enumerate(keys):
-        depth = depth_of(key.author, epoch, DEPTH)
-        shard = shard_of(key.author, epoch, depth)
-        made = Announcement(epoch, depth, shard, number + 1, 1, expiry, 0, ())
-        where = record_key(directory.swarm_id, epoch, depth, shard)
-        signed = sign_announcement(made, key, directory.swarm_id)
-        await sybil.store(where, key.author, signed, expiry)
+        depth = depth_of(key.author, node.directory.epoch, DEPTH)
+        where, signed, made = signed_record(node, key, depth=depth, sequence=number + 1)
+        await sybil.store(where, key.author, signed, made.expiry)
 
 
 def counted(node: Node) -> list[str]:

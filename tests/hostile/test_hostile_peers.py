@@ -2,13 +2,12 @@
 
 import asyncio
 from contextlib import suppress
-from dataclasses import replace
 from hashlib import sha256
 
 import pytest
 
 from experiments.memory_transport import MemoryTransport
-from protocol.announcement import Announcement, Offer, record_key, shard_of, sign_announcement
+from protocol.announcement import Offer
 from protocol.envelope import HEAD_BYTES
 from protocol.frame import seal
 from protocol.messages import (
@@ -20,30 +19,21 @@ from protocol.messages import (
 )
 from protocol.rollout import Batch
 from swarm.transport.transport import HandlerLimits, Refused
-from tests.swarm.network_parts import EPOCH_SECONDS, MemorySwarm, Node, group, identity
+from tests.swarm.network_parts import (
+    EPOCH_SECONDS,
+    MemorySwarm,
+    Node,
+    group,
+    identity,
+    signed_record,
+)
 
 LIMITS = HandlerLimits(1024, concurrent=8, concurrent_per_peer=8)
 
 
-def announcement_of(node: Node, name: str, *offers: Offer, sequence: int = 1) -> Announcement:
-    """Return the current announcement of author ``name`` in ``node``'s swarm."""
-    epoch = node.directory.epoch
-    shard, expiry = shard_of(identity(name).author, epoch, 0), node.clock.time() + EPOCH_SECONDS
-    return Announcement(epoch, 0, shard, sequence, 1, expiry, 0, offers)
-
-
-def signed(node: Node, name: str, made: Announcement) -> bytes:
-    return sign_announcement(made, identity(name), node.directory.swarm_id)
-
-
-def key_of(node: Node, made: Announcement) -> str:
-    return record_key(node.directory.swarm_id, made.epoch, made.depth, made.shard)
-
-
 async def offer_as(transport: MemoryTransport, node: Node, name: str, *offers: Offer) -> None:
-    made = announcement_of(node, name, *offers)
-    record, author = signed(node, name, made), identity(name).author
-    assert await transport.store(key_of(node, made), author, record, made.expiry)
+    key, record, made = signed_record(node, identity(name), *offers)
+    assert await transport.store(key, identity(name).author, record, made.expiry)
 
 
 def offer(content_id: bytes = b"\x05" * 32, size: int = 500) -> Offer:
@@ -118,29 +108,27 @@ async def test_node_takes_bens_frame_although_mallory_offers_it_first(serves):
 @pytest.mark.parametrize(
     "bend",
     [
-        lambda made: replace(made, expiry=made.expiry + 3 * EPOCH_SECONDS),
-        lambda made: replace(made, epoch=made.epoch + 3, expiry=made.expiry + 3 * EPOCH_SECONDS),
-        lambda made: replace(made, shard=made.shard + 1),
-        lambda made: replace(made, depth=12),
+        lambda made: {"expiry": made.expiry + 3 * EPOCH_SECONDS},
+        lambda made: {"epoch": made.epoch + 3},
+        lambda made: {"shard": made.shard + 1},
+        lambda made: {"depth": 12, "shard": made.shard},
     ],
 )
 async def test_node_rejects_record_with_bad_time_or_key(bend) -> None:
     _, anna, mallory = await against("mallory")
-    honest = announcement_of(anna, "mallory", offer())
-    made = bend(honest)
-    record = signed(anna, "mallory", made)
-    for where in (honest, made):
-        key = key_of(anna, where)
-        await mallory.store(key, identity("mallory").author, record, made.expiry)
+    author = identity("mallory")
+    honest = signed_record(anna, author, offer())
+    bent = signed_record(anna, author, offer(), **bend(honest.announcement))
+    for key in (honest.key, bent.key):
+        await mallory.store(key, author.author, bent.value, bent.announcement.expiry)
         assert await anna.transport.read(key) == {}
-    assert anna.directory.accept(record) is None
+    assert anna.directory.accept(bent.value) is None
 
 
 @pytest.mark.parametrize(("signer", "longer"), [("mallory", 0), ("ben", 9)])
 async def test_node_rejects_foreign_subkey_or_extended_expiry(signer, longer) -> None:
     _, anna, mallory = await against("mallory")
-    made = announcement_of(anna, signer, offer())
-    key, record = key_of(anna, made), signed(anna, signer, made)
+    key, record, made = signed_record(anna, identity(signer), offer())
     await mallory.store(key, identity("ben").author, record, made.expiry + longer)
     assert await anna.transport.read(key) == {}
     assert anna.count("records_refused") > 0
@@ -148,9 +136,9 @@ async def test_node_rejects_foreign_subkey_or_extended_expiry(signer, longer) ->
 
 async def test_node_ignores_older_announcement_from_gossip() -> None:
     _, anna, mallory = await against("mallory")
-    old, new = (signed(anna, "ben", announcement_of(anna, "ben", sequence=n)) for n in (1, 2))
-    assert anna.directory.accept(new) is not None
-    answers(mallory, GOSSIP_STREAM, encode_gossip_response([old]))
+    old, new = (signed_record(anna, identity("ben"), sequence=number) for number in (1, 2))
+    assert anna.directory.accept(new.value) is not None
+    answers(mallory, GOSSIP_STREAM, encode_gossip_response([old.value]))
     await anna.member.step()
     (ben,) = [k for k in anna.directory.known() if k.author == identity("ben").author]
     assert ben.announcement.sequence == 2

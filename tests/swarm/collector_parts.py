@@ -7,7 +7,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
 
-from protocol.announcement import Announcement, Offer, shard_of, sign_announcement
+from protocol.announcement import Offer
 from protocol.messages import (
     GOSSIP_STREAM,
     PULL_STREAM,
@@ -20,7 +20,7 @@ from protocol.messages import (
 from swarm.collector import Collector, CollectorLimits
 from swarm.groups import PooledGroup
 from swarm.transport.transport import HandlerLimits, Refusal
-from tests.swarm.network_parts import EPOCH_SECONDS, MemorySwarm, Node, identity
+from tests.swarm.network_parts import MemorySwarm, Node, identity, signed_record
 
 LIMITS = HandlerLimits(1024, concurrent=8, concurrent_per_peer=8)
 MANY = CollectorLimits(pulls_per_epoch=1000)
@@ -70,20 +70,10 @@ class Author:
         return Offer(content_id, len(frame), 4, bytes(8), informative)
 
     def announce(self, *offers: Offer) -> None:
-        directory, epoch = self._parts.node.directory, self._parts.node.directory.epoch
+        node, author = self._parts.node, identity(self._name)
         self._sequence += 1
-        message = Announcement(
-            epoch=epoch,
-            depth=0,
-            shard=shard_of(self.key, epoch, 0),
-            sequence=self._sequence,
-            policy_step=1,
-            expiry=self._parts.node.clock.time() + EPOCH_SECONDS,
-            nonce=0,
-            offers=offers,
-        )
-        record = sign_announcement(message, identity(self._name), directory.swarm_id)
-        assert directory.accept(record) is not None
+        record = signed_record(node, author, *offers, sequence=self._sequence)
+        assert node.directory.accept(record.value) is not None
 
     async def _pull(self, peer: str, request: bytes) -> bytes:
         content_id = decode_pull_request(request)

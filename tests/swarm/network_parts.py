@@ -4,10 +4,11 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from experiments.memory_transport import Conditions, MemoryNetwork, MemoryTransport
 from experiments.virtual_clock import VirtualClock
+from protocol.announcement import Announcement, Offer, record_key, shard_of, sign_announcement
 from protocol.identity import Identity
 from protocol.manifest import EnvSpec, Manifest, sign_manifest, swarm_id
 from protocol.rollout import Completion, Finish, Group, Segment, Writer
@@ -109,6 +110,29 @@ class Node:
 
     def count(self, name: str) -> float:
         return self.counters.snapshot().get(name, 0.0)
+
+
+class SignedRecord(NamedTuple):
+    """A signed announcement and its DHT key."""
+
+    key: str
+    value: bytes
+    announcement: Announcement
+
+
+def signed_record(node: Node, author: Identity, *offers: Offer, **changes: Any) -> SignedRecord:
+    """Sign an author's current announcement in ``node``'s swarm, with ``changes`` to its fields.
+
+    By default it lasts until the end of the next time slot.
+    """
+    directory = node.directory
+    epoch, depth = changes.get("epoch", directory.epoch), changes.get("depth", 0)
+    fields = {"epoch": epoch, "depth": depth, "sequence": 1, "policy_step": 1, "nonce": 0}
+    fields["shard"] = shard_of(author.author, epoch, depth)
+    fields["expiry"] = (epoch + 2) * directory.manifest.epoch_seconds
+    made = Announcement(**{**fields, **changes}, offers=offers)
+    key = record_key(directory.swarm_id, epoch, depth, made.shard)
+    return SignedRecord(key, sign_announcement(made, author, directory.swarm_id), made)
 
 
 @asynccontextmanager

@@ -12,14 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.announcement import (
-    Announcement,
     depth_for,
     open_announcement,
     reader_paths,
     record_key,
     shard_of,
     shard_on,
-    sign_announcement,
 )
 from protocol.codec import MAX_DEPTH
 from protocol.manifest import AllowList, ProofOfWork, open_manifest, swarm_id
@@ -41,7 +39,7 @@ from swarm.directory import (
 )
 from swarm.exchange import fetch_manifest
 from swarm.transport.transport import Refusal, Refused
-from tests.swarm.network_parts import EPOCH_SECONDS, MemorySwarm, identity
+from tests.swarm.network_parts import EPOCH_SECONDS, MemorySwarm, identity, signed_record
 
 
 async def test_announcements_keep_one_depth_for_the_whole_time_slot(swarm, anna) -> None:
@@ -83,9 +81,8 @@ async def test_gossip_budget_counts_the_search_among_known_records(swarm):
     for known in (0, 256):
         anna = await swarm.join(f"anna {known}", upload_rate=1e5)
         for number in range(known):
-            message = Announcement(anna.directory.epoch, 0, 0, 1, 1, swarm.clock.time() + 60, 0, ())
-            author = identity(f"author {number}")
-            anna.directory.accept(sign_announcement(message, author, anna.directory.swarm_id))
+            record = signed_record(anna, identity(f"author {number}"))
+            anna.directory.accept(record.value)
         served.append(0)
         for _ in range(500):
             with suppress(Refusal):
@@ -94,14 +91,12 @@ async def test_gossip_budget_counts_the_search_among_known_records(swarm):
     assert served[1] < served[0] / 2
 
 
-async def test_digests_are_empty_when_they_exceed_the_maximum(swarm, anna) -> None:
+async def test_digests_are_empty_when_they_exceed_the_maximum(anna) -> None:
     for number in range(MAX_DIGESTS + 1):
         epoch = anna.directory.epoch
         assert len(anna.directory.digests(epoch - 1)) == number
-        author = identity(f"author {number}")
-        message = Announcement(epoch, 0, 0, 1, 1, swarm.clock.time() + 60.0, 0, ())
-        record = sign_announcement(message, author, anna.directory.swarm_id)
-        assert anna.directory.accept(record) is not None
+        record = signed_record(anna, identity(f"author {number}"))
+        assert anna.directory.accept(record.value) is not None
     assert anna.directory.digests(epoch - 1) == ()
 
 
@@ -115,10 +110,7 @@ async def test_later_announcement_replaces_the_earlier_one(anna, ben) -> None:
 
 async def test_node_reports_another_node_using_its_key(swarm, anna, ben, caplog) -> None:
     def copied_record() -> bytes:
-        now, epoch = swarm.clock.time(), anna.directory.epoch
-        shard = shard_of(anna.identity.author, epoch, 0)
-        message = Announcement(epoch, 0, shard, 7, 7, now + EPOCH_SECONDS, 0, ())
-        return sign_announcement(message, anna.identity, anna.directory.swarm_id)
+        return signed_record(anna, anna.identity, sequence=7, policy_step=7).value
 
     before = copied_record()  # An earlier process of this node leaves such a record.
     assert await anna.directory.announce([], 1, 8)
