@@ -19,7 +19,7 @@ from protocol.announcement import open_announcement, record_key, task_seed
 from protocol.errors import ProtocolError
 from protocol.identity import Identity, peer_id_of
 from protocol.manifest import open_manifest, swarm_id
-from protocol.rollout import Completion, Finish, Group, Segment, Writer
+from protocol.rollout import Group
 from swarm.common.clock import SystemClock
 from swarm.common.counters import Counters
 from swarm.directory import Directory
@@ -31,6 +31,7 @@ from swarm.reputation import Accounts
 from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.transport import Transport, TransportError
 from tests.chaos.evidence import Evidence
+from tests.swarm.experience_parts import group
 
 TURN_SECONDS = 0.5
 SHARDS = [(depth, shard) for depth in range(3) for shard in range(1 << depth)]
@@ -171,11 +172,7 @@ class Larry:
         rewards = self._verifier.verify(TaskRef("chain_sum", 0, seed), texts).rewards
         if lies:
             rewards = (1.0 - rewards[0], *rewards[1:])
-        completions = tuple(
-            Completion((Segment(Writer.POLICY, text),), reward, Finish.STOP)
-            for text, reward in zip(texts, rewards, strict=True)
-        )
-        return Group("chain_sum", 0, epoch, index, completions)
+        return group(index, rewards, epoch=epoch, texts=texts, tokens=False)
 
 
 async def main(folder: Path, ip: str, peer: str, lies: bool) -> None:

@@ -13,11 +13,12 @@ from protocol.announcement import offer_of, task_seed
 from protocol.frame import seal
 from protocol.identity import Identity
 from protocol.manifest import open_manifest, swarm_id
-from protocol.rollout import Batch, Completion, Finish, Group, Segment, Writer
+from protocol.rollout import Batch, Group
 from swarm.groups import TaskRef
 from swarm.verification import Scores
 from tests.chaos.checks import Result, all_results, flat
 from tests.chaos.evidence import Evidence
+from tests.swarm.experience_parts import group
 
 DIED = 1000.0
 
@@ -54,11 +55,8 @@ class Run:
 
     def group(self, index: int, lie: bool = False, author: Identity | None = None) -> Group:
         seed = task_seed((author or self.alice).author, 5, index)
-        completions = tuple(
-            Completion((Segment(Writer.POLICY, text),), reward, Finish.STOP)
-            for text, reward in ((str(seed % 10), 0.0 if lie else 1.0), ("x", 0.0))
-        )
-        return Group("gcd", 0, 5, index, completions)
+        rewards, texts = (0.0 if lie else 1.0, 0.0), (str(seed % 10), "x")
+        return group(index, rewards, epoch=5, env="gcd", texts=texts, tokens=False)
 
     def frame(
         self, sequence: int, *groups: Group, author=None, heard: float = DIED - 5, held: bool = True

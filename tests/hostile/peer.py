@@ -52,12 +52,13 @@ from protocol.messages import (
     encode_gossip_response,
     encode_pull_response,
 )
-from protocol.rollout import Batch, Completion, Finish, Group, Segment, Tokens, Writer, encode_batch
+from protocol.rollout import Batch, Group, Tokens, encode_batch
 from swarm.common.counters import Counters
 from swarm.transport.hivemind.node import HivemindNode
 from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.node import StreamHandler
 from swarm.transport.transport import HandlerLimits, TransportError
+from tests.swarm.experience_parts import group
 
 LISTEN = ("/ip4/127.0.0.1/tcp/0",)
 RIGHT = "<the right answer>"
@@ -190,11 +191,8 @@ class Peer:
             task = self.task(index, env=env, level=level, epoch=epoch)
             texts = [str(task.entry["answer"]) if text == RIGHT else text for text in texts]
             claims = claims or score(self.terms.sources[env], task, texts).rewards
-        completions = (
-            Completion((Segment(Writer.POLICY, text),), claim, Finish.STOP)
-            for text, claim in zip(texts, claims, strict=True)
-        )
-        return Group(env, level, epoch, index, tuple(completions))
+        options = {"epoch": epoch, "env": env, "level": level, "texts": texts}
+        return group(index, claims, tokens=False, **options)
 
     def batch(self, *groups: Group, encoding: bytes = NO_ENCODING) -> Batch:
         sequence = next(self.sequence)

@@ -10,14 +10,14 @@ from protocol.announcement import epoch_of, task_seed
 from protocol.frame import seal
 from protocol.identity import Identity
 from protocol.manifest import AdmissionRule, EnvSpec, Open, sign_manifest, swarm_id
-from protocol.rollout import Batch, Completion, Finish, Group, Segment, Writer
+from protocol.rollout import Batch, Group
 from swarm.admission import Admission, RefusedGroups
 from swarm.common.counters import Counters
 from swarm.groups import TaskRef
 from swarm.journal import Journal
 from swarm.reputation import Accounts
 from swarm.verification import GroupVerifier, Scores, VerifierError
-from tests.swarm.experience_parts import START
+from tests.swarm.experience_parts import START, group
 from tests.swarm.network_parts import CREATOR, EPOCH_SECONDS, manifest
 
 ENV = EnvSpec("sum", "plugin", "1", ("{}", '{"digits":2}'), "{question}", "text")
@@ -63,11 +63,8 @@ class Peer:
         answer = right_answer(task_seed(self.author, epoch, index))
         texts = [answer if text == "right" else text for text in texts]
         claims = claims or [float(text == answer) for text in texts]
-        completions = tuple(
-            Completion((Segment(Writer.POLICY, text),), claim, Finish.STOP)
-            for text, claim in zip(texts, claims, strict=True)
-        )
-        return Group("sum", level, epoch, index, completions)
+        options = {"epoch": epoch, "env": "sum", "level": level, "texts": texts}
+        return group(index, claims, tokens=False, **options)
 
     def frame(self, *groups: Group, sequence: int = 1, swarm: bytes | None = None) -> bytes:
         """Seal the groups; each sequence number gives a different frame."""

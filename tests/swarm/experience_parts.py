@@ -30,11 +30,14 @@ def group(
     *,
     epoch: int = 7,
     env: str = "chain_sum",
+    level: int = 0,
     texts: Sequence[str] = (),
+    tokens: bool = True,
 ) -> Group:
     texts = texts or [f"answer {i}" for i in range(len(rewards))]
-    completions = tuple(completion(t, r) for t, r in zip(texts, rewards, strict=True))
-    return Group(env, 0, epoch, index, completions)
+    pairs = zip(texts, rewards, strict=True)
+    completions = tuple(completion(text, reward, tokens=tokens) for text, reward in pairs)
+    return Group(env, level, epoch, index, completions)
 
 
 def pooled(index=0, rewards=(1.0, 0.0), *, author=ANNA, received=START, **options) -> PooledGroup:

@@ -11,7 +11,7 @@ from experiments.virtual_clock import VirtualClock
 from protocol.announcement import Announcement, Offer, record_key, shard_of, sign_announcement
 from protocol.identity import Identity
 from protocol.manifest import EnvSpec, Manifest, sign_manifest, swarm_id
-from protocol.rollout import Completion, Finish, Group, Segment, Writer
+from protocol.rollout import Group
 from swarm.admission import Admission
 from swarm.collector import CollectorLimits
 from swarm.common.clock import Clock
@@ -22,6 +22,7 @@ from swarm.member import Experience, assemble
 from swarm.pool import Pool
 from swarm.transport.transport import HandlerLimits, Transport
 from swarm.verification import GroupVerifier, Scores
+from tests.swarm import experience_parts
 
 CREATOR = Identity.from_seed(b"founder of the test swarm".ljust(32))
 EPOCH_SECONDS = 60.0
@@ -55,11 +56,9 @@ class ParityVerifier(GroupVerifier):
 
 
 def group(epoch: int, index: int, texts: Sequence[str] = ("even", "odd")) -> Group:
-    completions = tuple(
-        Completion((Segment(Writer.POLICY, text),), float(len(text) % 2 == 0), Finish.STOP)
-        for text in texts
-    )
-    return Group("parity", 0, epoch, index, completions)
+    rewards = [float(len(text) % 2 == 0) for text in texts]
+    options = {"epoch": epoch, "env": "parity", "texts": texts, "tokens": False}
+    return experience_parts.group(index, rewards, **options)
 
 
 class Node:
