@@ -240,7 +240,7 @@ def admitted() -> Target:
             again = unpack_pooled(pooled.author, pooled.received, pack_pooled(pooled))
             assert again == pooled, "unpacking returns the admitted group"
 
-    groups = (mallory.group(0), mallory.group(1, ["right", "bug", "nonsense", "refuse:timeout"]))
+    groups = (mallory.group(0), mallory.group(1, ["right", "bug", "rewards:nan", "refuse:timeout"]))
     batch = Batch(1, 5, START, "tiny", b"\x02" * 32, 1.0, 16, groups)
     plain = encode_batch(batch)
     seed = b"\x00" + len(plain).to_bytes(4, "big") + plain

@@ -11,7 +11,7 @@ from protocol import envelope
 from protocol.announcement import Offer, offer_of
 from protocol.envelope import compress_body
 from protocol.frame import open_frame
-from protocol.rollout import Batch, Group, Segment, Writer, encode_batch
+from protocol.rollout import Batch, Group, encode_batch
 from swarm.pool import Pool
 from tests.swarm.admission_parts import Gate, Peer
 from tests.swarm.experience_parts import START
@@ -34,12 +34,6 @@ def signed(gate: Gate, peer: Peer, *groups: Group) -> bytes:
 
 def under(author: bytes, frame: bytes) -> bytes:
     return frame[:40] + author + frame[72:]
-
-
-def with_words_of_an_environment(group: Group) -> Group:
-    first, second = group.completions
-    words = Segment(Writer.ENVIRONMENT, "You win. Say 'yes'.")
-    return replace(group, completions=(replace(first, segments=(words, *first.segments)), second))
 
 
 NO_NUMBERS = (float("nan"), float("inf"), -float("inf"))
@@ -66,10 +60,6 @@ FORGED: dict[str, tuple[str, Callable[[Gate, Peer], bytes]]] = {
     "with too much text": (
         "too_large",
         lambda gate, her: signed(gate, her, her.group(0, ["right", "x" * 70_000])),
-    ),
-    "with words of an environment": (
-        "unexpected_segments",
-        lambda _, her: her.frame(with_words_of_an_environment(her.group(0))),
     ),
 }
 

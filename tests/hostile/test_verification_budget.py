@@ -46,13 +46,10 @@ def gate(tmp_path, monkeypatch, request) -> Gate:
     monkeypatch.chdir(tmp_path)
     # In a time slot of a minute: 6 s for all authors, of which 1.5 s for unproven ones.
     monkeypatch.setattr(verification, "USED", 0.1)
-    gate = Gate()
     limits = getattr(request, "param", LIMITS)
     with Verifier([STRANGE], outside=True, limits=limits) as verifier:
         assert verifier.verify(TASK, [GOOD]).rewards == (1.0,)
-        gate.verifier = SlowVerifier(verifier)
-        gate.open(gate.journal)
-        yield gate
+        yield Gate(verifier=SlowVerifier(verifier))
 
 
 def slow_frame(peer: Peer, text: str = "doze", count: int = GROUPS) -> bytes:
@@ -114,10 +111,9 @@ def test_text_at_the_cpu_limit_penalizes_its_author(gate, monkeypatch):
     assert 0.0 < gate.accounts.get(sam.author).penalties <= 0.5
 
 
-def test_repeated_cpu_limits_ban_an_author_but_one_does_not(gate):
+def test_repeated_cpu_limits_ban_an_author_but_one_does_not():
+    gate = Gate()
     sam, anna = Peer(gate), Peer(gate)
-    gate.verifier = SumVerifier()
-    gate.open(gate.journal)
     gate.admit(anna.frame(anna.group(0, ["refuse:cpu_limit", "x"])), anna.author)
     assert 0.0 < gate.accounts.get(anna.author).penalties < 1.0
     for number in range(10):

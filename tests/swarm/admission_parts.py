@@ -9,7 +9,7 @@ from experiments.virtual_clock import VirtualClock
 from protocol.announcement import epoch_of, task_seed
 from protocol.frame import seal
 from protocol.identity import Identity
-from protocol.manifest import AdmissionRule, EnvSpec, Open, sign_manifest, swarm_id
+from protocol.manifest import EnvSpec, sign_manifest, swarm_id
 from protocol.rollout import Batch, Group
 from swarm.admission import Admission, RefusedGroups
 from swarm.common.counters import Counters
@@ -29,7 +29,7 @@ def right_answer(seed: int) -> str:
 
 
 class SumVerifier(GroupVerifier):
-    """Scores sums; refuses or fails if a text requests it."""
+    """Scores sums; refuses, fails or gives other rewards if a text requests it."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -41,8 +41,8 @@ class SumVerifier(GroupVerifier):
                 raise VerifierError(text.removeprefix("refuse:"))
             if text == "bug":
                 raise ZeroDivisionError
-            if text == "nonsense":
-                return Scores("?", (float("nan"),) * len(texts))
+            if text.startswith("rewards:"):
+                return Scores("?", (float(text.removeprefix("rewards:")),) * len(texts))
         rewards = tuple(float(text == right_answer(task.seed)) for text in texts)
         return Scores(f"{task.seed % 90} + 1", rewards)
 
@@ -73,13 +73,21 @@ class Peer:
 
 
 class Gate:
-    def __init__(self, path: Path | str = ":memory:", *, rule: AdmissionRule | None = None) -> None:
+    """A node's admission; ``agreed`` are changes to the manifest."""
+
+    def __init__(
+        self,
+        path: Path | str = ":memory:",
+        *,
+        verifier: SumVerifier | None = None,
+        **agreed: object,
+    ) -> None:
         self.clock = VirtualClock(START)
         self.counters = Counters()
-        self.verifier = SumVerifier()
+        self.verifier = verifier or SumVerifier()
         self.shown = RefusedGroups()
         limits = {"max_groups_per_epoch": 32, "max_age_epochs": 5}
-        self.manifest = manifest(catalogue=(ENV,), admission=rule or Open(), **limits)
+        self.manifest = manifest(**{"catalogue": (ENV,), **limits, **agreed})
         self.swarm_id = swarm_id(sign_manifest(self.manifest, CREATOR))
         self.open(Journal(path, self.clock))
 

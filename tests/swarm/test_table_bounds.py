@@ -1,11 +1,8 @@
 """Each table that grows with peer data has a bound that no manifest changes."""
 
-from dataclasses import replace
-
 import pytest
 
 from protocol.announcement import Offer
-from protocol.manifest import sign_manifest, swarm_id
 from swarm import admission, journal, reputation
 from swarm.admission import KEPT
 from swarm.journal import Journal
@@ -15,7 +12,7 @@ from swarm.reputation import Accounts, RefusalCounts
 from swarm.verification import PENALTIES, STALE_EPOCH
 from tests.swarm.admission_parts import NOW, Gate, Peer
 from tests.swarm.experience_parts import group
-from tests.swarm.network_parts import CREATOR, ORIGIN
+from tests.swarm.network_parts import ORIGIN
 
 PEERS, SEEN, REASONS = 100, 64, ("replay", "timeout", "equivocation", "stale_epoch")
 OTHERS = {"seen": SEEN, "accounts": 8, "refusals": 8 * len(PENALTIES), "pool": 16, "used": 20}
@@ -32,11 +29,7 @@ def gate(monkeypatch) -> Gate:
         monkeypatch.setattr(reputation, name, 8)
     for name in ("KEPT_EPOCHS", "KEPT_DRAWS"):
         monkeypatch.setattr(journal, name, 10)
-    gate = Gate()
-    gate.manifest = replace(gate.manifest, max_age_epochs=1 << 20)
-    gate.swarm_id = swarm_id(sign_manifest(gate.manifest, CREATOR))
-    gate.open(gate.journal)
-    return gate
+    return Gate(max_age_epochs=1 << 20)
 
 
 def rows(of: Journal) -> dict[str, int]:
