@@ -69,6 +69,13 @@ def capped(mixture: Mixture, candidates, size: int, proven) -> int:
     return sum(n for a, n in bounded.items() if a in proven) + min(unknown, caps.unproven)
 
 
+def assert_within_caps(authors: Counter[bytes], config: MixtureSection, size: int, proven) -> None:
+    """Check the numbers of groups by author in an update of ``size`` groups."""
+    unknown = sum(count for author, count in authors.items() if author not in proven)
+    assert max(authors.values(), default=0) <= max(1, config.author_share * size)
+    assert unknown <= max(1, config.unproven_share * size)
+
+
 @given(pools, configs, rules, st.integers(0), st.integers(0, 9), proven_authors)
 def test_selection_caps_author_and_unproven_shares_and_fills_the_update(
     candidates, config, rule, turn, local, proven
@@ -78,10 +85,7 @@ def test_selection_caps_author_and_unproven_shares_and_fills_the_update(
     assert len({c.key for c in chosen}) == len(chosen) <= mixture.wanted(local)
     assert all(c in candidates and informative(c.rewards) for c in chosen)
     size = local + len(chosen)
-    authors = Counter(c.key.author for c in chosen)
-    unknown = sum(count for author, count in authors.items() if author not in proven)
-    assert max(authors.values(), default=0) <= max(1, config.author_share * size)
-    assert unknown <= max(1, config.unproven_share * size)
+    assert_within_caps(Counter(c.key.author for c in chosen), config, size, proven)
     for larger in range(size + 1, local + mixture.wanted(local) + 1):
         assert local + capped(mixture, candidates, larger, proven) < larger
 
@@ -93,10 +97,7 @@ chosen_authors = st.lists(st.sampled_from(AUTHORS), max_size=12)
 def test_reduced_selection_still_respects_the_share_caps(authors, config, rule, local, proven):
     places = Mixture(config, 1, rule=rule).within(authors, local, proven)
     final = [authors[place] for place in places]
-    size = local + len(final)
-    unknown = sum(author not in proven for author in final)
-    assert max(Counter(final).values(), default=0) <= max(1, config.author_share * size)
-    assert unknown <= max(1, config.unproven_share * size)
+    assert_within_caps(Counter(final), config, local + len(final), proven)
     assert bool(final) == bool(authors)
 
 
@@ -134,11 +135,8 @@ def test_trusted_peer_does_not_change_the_caps_on_others(candidates, config, rul
     known = proven | {friend}
     chosen = mixture.choose(candidates, 1, local, local, known, trusted=frozenset({friend}))
     others = Counter(c.key.author for c in chosen if c.key.author != friend)
-    unknown = sum(count for author, count in others.items() if author not in known)
-    size = local + len(chosen)
     assert len(chosen) <= mixture.wanted(local)
-    assert max(others.values(), default=0) <= max(1, config.author_share * size)
-    assert unknown <= max(1, config.unproven_share * size)
+    assert_within_caps(others, config, local + len(chosen), known)
 
 
 @pytest.mark.parametrize("rule", [AutoSelection, UniformSelection])
