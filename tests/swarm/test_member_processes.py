@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 
 from protocol.profile import Profile
@@ -110,31 +111,33 @@ def test_members_exchange_profiles_over_any_transport(three: tuple[Node, Node, N
         assert not [n for n in node.counters.snapshot() if n.startswith("profiles")]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_member_keeps_exchanging_after_its_daemon_is_killed(kind: Kind, tmp_path: Path) -> None:
-    before = network_processes("p2pd")
+@contextmanager
+def exchanging(folder: Path, kind: Kind) -> Iterator[tuple[Node, Node, set[psutil.Process]]]:
+    """Yield anna and ben between two exchanges, and anna's network processes."""
+    before = network_processes()
     with ExitStack() as stack:
-        anna = stack.enter_context(running("anna", tmp_path, kind=kind))
-        annas = network_processes("p2pd") - before
-        ben = stack.enter_context(running("ben", tmp_path, *anna.transport.addresses()))
+        anna = stack.enter_context(running("anna", folder, kind=kind))
+        annas = network_processes() - before
+        ben = stack.enter_context(running("ben", folder, *anna.transport.addresses()))
         anna.publish()
         eventually(lambda: ben.authors())
-        annas.pop().kill()
-        eventually(lambda: anna.count("daemon_restarts"))
+        yield anna, ben, annas
         anna.publish()
         eventually(lambda: len(ben.pool.fresh()) == 2)
         assert anna.member.failure is None
-    assert network_processes("p2pd") <= before
+    assert network_processes() <= before
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_member_keeps_exchanging_after_its_daemon_is_killed(kind: Kind, tmp_path: Path) -> None:
+    with exchanging(tmp_path, kind) as (anna, _, annas):
+        (annas & network_processes("p2pd")).pop().kill()
+        eventually(lambda: anna.count("daemon_restarts"))
 
 
 def test_member_keeps_exchanging_after_network_process_is_killed(tmp_path: Path) -> None:
-    before = network_processes()
-    with ExitStack() as stack:
-        anna = stack.enter_context(running("anna", tmp_path, kind=SubprocessTransport))
-        (process,) = network_processes("python") - before
-        ben = stack.enter_context(running("ben", tmp_path, *anna.transport.addresses()))
-        anna.publish()
-        eventually(lambda: ben.authors())
+    with exchanging(tmp_path, SubprocessTransport) as (anna, ben, annas):
+        (process,) = annas & network_processes("python")
         original = anna.transport.peer_id, anna.transport.addresses()
         sent = anna.transport.bytes_out
         # A network over its CPU allowance stops its daemon. If still stopped, it keeps the port.
@@ -146,7 +149,3 @@ def test_member_keeps_exchanging_after_network_process_is_killed(tmp_path: Path)
         eventually(lambda: anna.transport.peers() == (ben.transport.peer_id,))
         assert (anna.transport.peer_id, anna.transport.addresses()) == original
         assert anna.transport.bytes_out >= sent
-        anna.publish()
-        eventually(lambda: len(ben.pool.fresh()) == 2)
-        assert anna.member.failure is None
-    assert network_processes() <= before
