@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from node.policy.model_files import PolicyError
 from node.policy.model_source import check_model, config_folder
+from tests.node.policy.test_model_source import write
 from tests.parsing import parse
 from tests.support import loaded, saved_policy
 
@@ -36,17 +37,13 @@ def folder(tmp_path):
     return saved_policy(tmp_path / "model")
 
 
-def set_keys(path, **keys):
-    path.write_text(json.dumps({**json.loads(path.read_text()), **keys}))
-
-
 @pytest.fixture(params=["unheard-of", "llama"])
 def model(request, folder, tmp_path, monkeypatch):
     """A model of unknown or known type, whose code would create the file ``ran``."""
     (folder / "own.py").write_text(CODE.format(str(tmp_path / "ran"), request.param))
     for name, classes in MAP.items():
-        set_keys(folder / name, auto_map=classes)
-    set_keys(folder / "config.json", model_type=request.param)
+        write(folder, name, auto_map=classes)
+    write(folder, model_type=request.param)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
     return folder
@@ -114,7 +111,7 @@ def test_symlinks_to_weights_and_within_folder_are_followed(folder, tmp_path):
 
 
 def test_config_that_names_another_file_is_rejected(folder):
-    set_keys(folder / "config.json", configuration_files=["config.4.0.0.json"])
+    write(folder, configuration_files=["config.4.0.0.json"])
     for check in (check_model, config_folder):
         with pytest.raises(PolicyError, match=r"configuration_files has another file read"):
             check(str(folder))
@@ -141,7 +138,7 @@ def test_adapter_config_in_the_folder_is_rejected(model):
     ],
 )
 def test_model_that_names_a_hub_kernel_is_rejected(folder, keys):
-    set_keys(folder / "config.json", **keys)
+    write(folder, **keys)
     for check in (check_model, config_folder, loaded):
         with pytest.raises(PolicyError, match=r"its own code, which is never run: .*owner/kernel"):
             check(str(folder))
@@ -157,7 +154,7 @@ def test_model_that_names_a_hub_kernel_is_rejected(folder, keys):
     ],
 )
 def test_failing_chat_template_gives_a_one_line_error(folder, template):
-    set_keys(folder / "tokenizer_config.json", chat_template=template)
+    write(folder, "tokenizer_config.json", chat_template=template)
     with pytest.raises(PolicyError, match=r"chat template of .* fails: .+\. Choose ") as error:
         loaded(folder)
     assert "\n" not in str(error.value)
@@ -165,7 +162,7 @@ def test_failing_chat_template_gives_a_one_line_error(folder, template):
 
 @pytest.mark.parametrize("template", ["{{ messages[0]['role'] }}: hello", ""])
 def test_chat_template_without_the_message_is_rejected(folder, template):
-    set_keys(folder / "tokenizer_config.json", chat_template=template)
+    write(folder, "tokenizer_config.json", chat_template=template)
     with pytest.raises(PolicyError, match=r"chat template of .* omits the user's message.*Choose"):
         loaded(folder)
 

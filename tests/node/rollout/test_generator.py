@@ -24,15 +24,24 @@ LONG = 600
 
 
 class Teacher(Scorer):
-    """Alternates short prompts and prompts that are too long; rewards every answer."""
+    """Alternates short prompts and prompts that are too long; rewards every answer.
 
-    def __init__(self, lengths=(5, LONG)):
-        self._lengths = lengths
+    Args:
+        built: seeds of the tasks that can be built, or None for all.
+        unscored: seeds of the tasks whose answers cannot be scored.
+    """
+
+    def __init__(self, lengths=(5, LONG), *, built=None, unscored=()):
+        self._lengths, self._built, self._unscored = lengths, built, unscored
 
     def prompts(self, tasks):
+        if self._built is not None and not {task.seed for task in tasks} <= {*self._built}:
+            raise VerifierError(CRASHED, "this one cannot be built")
         return ["?" * self._lengths[n % len(self._lengths)] for n in range(len(tasks))]
 
     def verify(self, task, texts):
+        if task.seed in self._unscored:
+            raise VerifierError(CRASHED, "this one cannot be scored")
         return Scores("?", (1.0,) * len(texts))
 
 
@@ -94,58 +103,32 @@ def test_occasional_long_prompts_do_not_end_generation():
     assert counters.snapshot() == {"own_prompts_too_long": MANY_UNFIT}
 
 
-class Strict(Teacher):
-    """Can build only some of its tasks."""
-
-    def __init__(self, seeds):
-        super().__init__((5,))
-        self._seeds = seeds
-
-    def prompts(self, tasks):
-        if not {task.seed for task in tasks} <= {*self._seeds}:
-            raise VerifierError(CRASHED, "this one cannot be built")
-        return super().prompts(tasks)
-
-
 def test_unfit_or_unbuilt_heldout_tasks_count_as_unsolved():
     assert evaluated(Teacher(), Counters()).rewards == ((1.0,), (0.0,), (1.0,), (0.0,))
     counters = Counters()
-    evaluation = evaluated(Strict((0, 2, 3)), counters, 2)
+    evaluation = evaluated(Teacher((5,), built=(0, 2, 3)), counters, 2)
     assert evaluation.rewards == ((1.0, 1.0), (0.0, 0.0), (1.0, 1.0), (1.0, 1.0))
     assert evaluation.unbuilt == 1
     assert counters.snapshot() == {"heldout_unbuilt{reason=crashed}": 1}
 
 
-class Failing(Teacher):
-    """Cannot score the answers to some of its tasks."""
-
-    def __init__(self, seeds):
-        super().__init__((5,))
-        self._seeds = seeds
-
-    def verify(self, task, texts):
-        if task.seed in self._seeds:
-            raise VerifierError(CRASHED, "this one cannot be scored")
-        return super().verify(task, texts)
-
-
 def test_unscored_heldout_task_counts_as_unsolved():
     counters = Counters()
-    evaluation = evaluated(Failing((1,)), counters, 2)
+    evaluation = evaluated(Teacher((5,), unscored=(1,)), counters, 2)
     assert evaluation.rewards == ((1.0, 1.0), (0.0, 0.0), (1.0, 1.0), (1.0, 1.0))
     assert (evaluation.unbuilt, evaluation.means) == (1, (1.0, None, 1.0, 1.0))
     assert counters.snapshot() == {"heldout_unbuilt{reason=crashed}": 1}
     with pytest.raises(VerifierError, match="this one cannot be scored"):
-        evaluated(Failing(range(4)), Counters())
+        evaluated(Teacher((5,), unscored=range(4)), Counters())
 
 
 def test_evaluation_and_generation_fail_if_no_task_can_be_built():
     """The number of tasks per call does not matter."""
     with pytest.raises(VerifierError, match="none of 4 tasks"):
-        evaluated(Strict(()), Counters())
+        evaluated(Teacher((5,), built=()), Counters())
     with pytest.raises(VerifierError, match="none of 8 tasks"):
-        generator(Strict(()), Counters()).generate(MANY_UNBUILT, Stopwatch())
-    source = generator(Strict(()), Counters())
+        generator(Teacher((5,), built=()), Counters()).generate(MANY_UNBUILT, Stopwatch())
+    source = generator(Teacher((5,), built=()), Counters())
     assert [source.generate(1, Stopwatch()) for _ in range(MANY_UNBUILT - 1)] == [[]] * 7
     with pytest.raises(VerifierError, match="none of 8 tasks"):
         source.generate(1, Stopwatch())
