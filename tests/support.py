@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
+from torch.testing import assert_close
 from transformers import (
     AutoModelForCausalLM,
     PreTrainedConfig,
@@ -20,6 +21,7 @@ from node.config.learning import PolicySection
 from node.config.schema import Section
 from node.learner.update_stats import UpdateStats
 from node.policy.policy import Policy
+from protocol.rollout import Tokens
 
 S = TypeVar("S", bound=Section)
 
@@ -97,6 +99,25 @@ def lone_logprobs(
     logits = policy.model(input_ids=torch.tensor([[*prompt, *completion]])).logits[0]
     scored = (logits[len(prompt) - 1 : -1].float() / temperature).log_softmax(-1)
     return scored.gather(-1, torch.tensor([[token] for token in completion])).squeeze(-1)
+
+
+@torch.no_grad()
+def assert_drawn_from(
+    tokens: Tokens,
+    prompt: Sequence[int],
+    *policies: Policy,
+    temperature: float = 1.0,
+    atol: float = 1e-4,
+) -> None:
+    """Check that each log-prob is that of the policy with the token's version."""
+    versions, actual = torch.tensor(tokens.versions), torch.tensor(tokens.logprobs)
+    assert len(tokens.ids) == len(actual) == len(versions)
+    assert list(tokens.versions) == sorted(tokens.versions)
+    assert {*tokens.versions} <= {policy.version for policy in policies}
+    for policy in policies:
+        expected = lone_logprobs(policy, prompt, tokens.ids, temperature)
+        chosen = versions == policy.version
+        assert_close(actual[chosen], expected[chosen], atol=atol, rtol=0)
 
 
 def generated(policy: Policy, prompt: Sequence[int], count: int) -> tuple[int, ...]:

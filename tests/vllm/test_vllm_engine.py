@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,16 @@ from transformers import OpenAIGPTConfig, OpenAIGPTLMHeadModel, Qwen3Config, Qwe
 
 from node.config.config import Config
 from node.config.learning import LearnerSection
-from node.engines.engine import RolloutEngine, Sample, Sampling, SamplingRequest
+from node.engines.engine import RolloutEngine, Sampling, SamplingRequest
 from node.engines.registry import open_streaming_engine
 from node.errors import NodeError
 from node.learner.learner import Learner
 from node.policy.policy import Policy
 from protocol.rollout import Finish
 from swarm.common.counters import Counters
+from tests.node.engines import test_engine_process
 from tests.node.learner.parts import MIXED
-from tests.support import character_tokenizer, generated, loaded, lone_logprobs
+from tests.support import assert_drawn_from, character_tokenizer, generated, loaded
 
 pytestmark = pytest.mark.vllm
 
@@ -33,6 +35,8 @@ CONTEXT = 512
 PROMPTS = [(5, 6, 7), tuple(range(40)), (1, 2), (9,) * 150]
 COUNTERS = Counters()
 PATIENCE = 600.0
+finished = partial(test_engine_process.finished, seconds=PATIENCE)
+assert_drawn = partial(assert_drawn_from, temperature=0.7, atol=1e-3)
 
 
 def policy_of(version: int, *, tied: bool, spread: float = 0.3) -> Policy:
@@ -76,27 +80,6 @@ def engine(tied: bool) -> Iterator[RolloutEngine]:
     engine = open_streaming_engine(CONFIG, policy_of(0, tied=tied), COUNTERS)
     yield engine
     engine.close()
-
-
-def finished(engine: RolloutEngine, count: int) -> dict[int, Sample]:
-    samples: dict[int, Sample] = {}
-    while len(samples) < count:
-        polled = engine.poll(PATIENCE)
-        assert polled, f"no completion finished in {PATIENCE:g} seconds"
-        samples |= dict(polled)
-    return samples
-
-
-def assert_drawn_from(sample: Sample, prompt: tuple[int, ...], policies: list[Policy]) -> None:
-    """Check that each log-prob is that of the policy with the token's version."""
-    assert list(sample.tokens.versions) == sorted(sample.tokens.versions)
-    versions = torch.tensor(sample.tokens.versions)
-    for policy in policies:
-        expected = lone_logprobs(policy, prompt, sample.tokens.ids, 0.7)
-        chosen = versions == policy.version
-        torch.testing.assert_close(
-            torch.tensor(sample.tokens.logprobs)[chosen], expected[chosen], atol=1e-3, rtol=0
-        )
 
 
 def greedy_completion(engine: RolloutEngine, policy: Policy, version: int, count: int = 1):
@@ -147,7 +130,7 @@ def test_update_keeps_requests_and_labels_tokens_with_versions(engine, tied):
         tokens = sample.tokens
         lengths = {len(each) for each in (tokens.ids, tokens.logprobs, tokens.versions)}
         assert lengths == {300}
-        assert_drawn_from(sample, PROMPTS[key % 4], policies)
+        assert_drawn(tokens, PROMPTS[key % 4], *policies)
 
 
 def test_paused_completions_resume_with_new_weights_after_sleep(engine, tied):
@@ -168,7 +151,7 @@ def test_paused_completions_resume_with_new_weights_after_sleep(engine, tied):
         begun = resumed[key].tokens
         assert sample.tokens.ids[: len(begun.ids)] == begun.ids
         assert sample.tokens.versions == (7,) * len(begun.ids) + (8,) * (300 - len(begun.ids))
-        assert_drawn_from(sample, PROMPTS[key], policies)
+        assert_drawn(sample.tokens, PROMPTS[key], *policies)
 
 
 def test_multi_turn_logprobs_equal_those_of_a_full_forward_pass(engine, tied):
@@ -180,7 +163,7 @@ def test_multi_turn_logprobs_equal_those_of_a_full_forward_pass(engine, tied):
         requests = [SamplingRequest(key, tuple(each), lasts=True) for key, each in ids.items()]
         engine.submit(requests, sampling)
         for key, sample in finished(engine, len(ids)).items():
-            assert_drawn_from(sample, tuple(ids[key]), [policy])
+            assert_drawn(sample.tokens, ids[key], policy)
             ids[key] += [*sample.tokens.ids, 1 + key, 2 + turn]
     engine.abort(list(ids))
 

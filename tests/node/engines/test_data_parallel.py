@@ -1,6 +1,5 @@
 import os
 import signal
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 from node.engines.engine import Sampling, SamplingRequest
 from node.engines.registry import DataParallelEngine
 from node.errors import NodeError
-from tests.node.engines.test_engine_process import opened
+from tests.node.engines.test_engine_process import finished, nudged, opened
 from tests.support import random_policy
 
 SAMPLING = Sampling(max_new_tokens=4)
@@ -28,15 +27,6 @@ def fleet(engines):
     fleet = DataParallelEngine(engines, POLICY)
     yield fleet
     fleet.close()
-
-
-def polled(fleet: DataParallelEngine, count: int) -> dict[int, tuple[int, ...]]:
-    samples = {}
-    while len(samples) < count:
-        finished = fleet.poll(240.0)
-        assert finished
-        samples |= {key: sample.tokens.ids for key, sample in finished}
-    return samples
 
 
 def unfinished_and_finished(fleet: DataParallelEngine) -> list[int]:
@@ -69,15 +59,13 @@ def test_each_prompt_goes_to_one_engine_and_load_is_even(fleet, engines, monkeyp
     requests = [SamplingRequest(8 * n + k, p) for n, p in enumerate(prompts) for k in range(8)]
     fleet.submit(requests, SAMPLING)
     assert [len(each) for each in prompts_of] == [2, 2]
-    assert polled(fleet, 32) == {t.key: counted(t.prompt) for t in requests}
+    ids = {key: sample.tokens.ids for key, sample in finished(fleet, 32).items()}
+    assert ids == {t.key: counted(t.prompt) for t in requests}
     assert fleet.poll(0.0) == []
 
 
 def test_nudge_interrupts_a_waiting_poll(fleet):
-    with ThreadPoolExecutor() as threads:
-        polled = threads.submit(fleet.poll, 3600.0)
-        fleet.nudge()
-        assert polled.result(240.0) == []
+    assert nudged(fleet) == []
 
 
 def test_pause_returns_unfinished_requests_in_submission_order(fleet):
@@ -85,7 +73,7 @@ def test_pause_returns_unfinished_requests_in_submission_order(fleet):
     fleet.submit([SamplingRequest(key, (1,) * key) for key in keys], Sampling(max_new_tokens=400))
     assert [key for key, _ in fleet.pause()] == keys
     fleet.submit([SamplingRequest(key, (1,) * key) for key in keys], SAMPLING)
-    assert set(polled(fleet, 4)) == set(keys)
+    assert set(finished(fleet, 4)) == set(keys)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
@@ -93,7 +81,7 @@ def test_killed_or_hung_engine_loses_no_requests(fleet, engines, how):
     fleet.generate([(1,), (2,)], 1, SAMPLING)
     fleet.submit([SamplingRequest(key, (1,) * (key + 1)) for key in range(6)], Sampling())
     os.kill(engines[1].pid, how)
-    assert set(polled(fleet, 6)) == set(range(6))
+    assert set(finished(fleet, 6)) == set(range(6))
 
 
 def test_second_engine_failure_raises_and_loses_no_requests(fleet, engines):
@@ -114,6 +102,6 @@ def test_engines_ignore_an_invalid_submission(fleet):
         fleet.submit([SamplingRequest(1, (1,)), SamplingRequest(0, (1, 2))], SAMPLING)
     with pytest.raises(ValueError, match="a prompt of 600 tokens"):
         fleet.submit([SamplingRequest(1, (1,)), SamplingRequest(2, (1,) * 600)], SAMPLING)
-    assert set(polled(fleet, 1)) == {0}
+    assert set(finished(fleet, 1)) == {0}
     fleet.submit([SamplingRequest(1, (1,)), SamplingRequest(2, (1,))], SAMPLING)
-    assert set(polled(fleet, 2)) == {1, 2}
+    assert set(finished(fleet, 2)) == {1, 2}

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from node.engines.engine import Sample, Sampling, SamplingRequest
+from node.engines.engine import RolloutEngine, Sample, Sampling, SamplingRequest
 from node.engines.process.child import Starter
 from node.engines.process.engine import EngineProcess
 from node.engines.transformers.engine import TransformersEngine
@@ -23,7 +23,7 @@ from protocol.rollout import Finish, Tokens
 from swarm.common.counters import Counters
 from tests.node.engines.test_transformers_engine import generated
 from tests.node.programs import until
-from tests.support import lone_logprobs, random_policy
+from tests.support import assert_drawn_from, random_policy
 
 GREEDY = Sampling(max_new_tokens=24, greedy=True)
 DEADLINE = 240.0
@@ -65,14 +65,24 @@ def opened(policy: Policy, place: Path, counters=None, **settings) -> EngineProc
     return EngineProcess(policy, Starter(**settings), counters or Counters())
 
 
-def finished(engine: EngineProcess, count: int) -> dict[int, Sample]:
-    samples = {}
-    deadline = time.monotonic() + DEADLINE
-    while len(samples) < count and time.monotonic() < deadline:
+def finished(engine: RolloutEngine, count: int, seconds: float = DEADLINE) -> dict[int, Sample]:
+    """Poll until so many requests have finished; return their samples by key."""
+    samples: dict[int, Sample] = {}
+    deadline = time.monotonic() + seconds
+    while len(samples) < count:
+        assert time.monotonic() < deadline, f"{len(samples)} of {count} requests finished"
         for key, sample in engine.poll(1.0):
             assert key not in samples
             samples[key] = sample
     return samples
+
+
+def nudged(engine: RolloutEngine) -> list[tuple[int, Sample]]:
+    """Return the result of a long poll that a nudge interrupts."""
+    with ThreadPoolExecutor() as threads:
+        polled = threads.submit(engine.poll, 3600.0)
+        engine.nudge()
+        return polled.result(DEADLINE)
 
 
 def under_way(engine, trajectories, sampling: Sampling, tokens: int) -> dict[int, Sample]:
@@ -132,10 +142,7 @@ def test_nudge_interrupts_a_waiting_poll(engine, begun):
     if begun:
         engine.submit([SamplingRequest(0, (1, 2))], Sampling(max_new_tokens=1))
         assert finished(engine, 1)
-    with ThreadPoolExecutor() as threads:
-        polled = threads.submit(engine.poll, 3600.0)
-        engine.nudge()
-        assert polled.result(DEADLINE) == []
+    assert nudged(engine) == []
 
 
 def test_engine_continues_a_partial_sample_and_keeps_its_tokens(engine):
@@ -178,13 +185,7 @@ def test_resumed_samples_keep_logprob_and_version_of_each_token(engine):
     done |= finished(engine, len(pending))
     assert set(done) == set(range(6))
     for sample in done.values():
-        assert len(sample.tokens.ids) == len(sample.tokens.logprobs) == len(sample.tokens.versions)
-        assert list(sample.tokens.versions) == sorted(sample.tokens.versions)
-        for policy in (first, second):
-            under = lone_logprobs(policy, prompt, sample.tokens.ids)
-            chosen = torch.tensor(sample.tokens.versions) == policy.version
-            actual = torch.tensor(sample.tokens.logprobs)
-            assert_close(actual[chosen], under[chosen], atol=1e-4, rtol=0)
+        assert_drawn_from(sample.tokens, prompt, first, second)
 
 
 @pytest.mark.parametrize("prompt", [(), (1,) * 512, (1,) * 600])

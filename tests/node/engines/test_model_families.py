@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from torch.testing import assert_close
 from transformers.models.recurrent_gemma import modeling_recurrent_gemma
 
 from node.config.config import Config
@@ -21,7 +20,7 @@ from swarm.common.counters import Counters
 from tests import support
 from tests.families.small import small_policy
 from tests.node.engines.test_transformers_backend import PROMPTS, Writing
-from tests.support import lone_logprobs, policy_of, random_policy
+from tests.support import assert_drawn_from, policy_of, random_policy
 
 SHAPE = {**support.SHAPE, "num_hidden_layers": 4, "head_dim": 16, "initializer_range": 0.15}
 SLIDING = {"sliding_window": 12, "layer_types": ["sliding_attention", "full_attention"] * 2}
@@ -178,9 +177,6 @@ def test_join_rejects_mismatched_model_in_one_line(node, terminal, tmp_path):
     assert re.search(rf"'recurrent_gemma' differs by [\d.]+ nats per token.*{REMEDY}", line), line
 
 
-CLOSE = {"atol": 1e-3, "rtol": 0}
-
-
 @pytest.mark.parametrize("family", MIXED)
 @torch.no_grad()
 def test_batched_completions_have_the_logprobs_of_single_ones(family):
@@ -188,9 +184,8 @@ def test_batched_completions_have_the_logprobs_of_single_ones(family):
     samples = TransformersEngine(policy, seed=0).generate(PROMPTS, 3, Sampling(max_new_tokens=20))
     for prompt, group in zip(PROMPTS, samples, strict=True):
         assert len({sample.tokens.ids for sample in group}) == 3
-        for told in (sample.tokens for sample in group):
-            expected = lone_logprobs(policy, prompt, told.ids)
-            assert_close(torch.tensor(told.logprobs), expected, **CLOSE)
+        for sample in group:
+            assert_drawn_from(sample.tokens, prompt, policy, atol=1e-3)
 
 
 @pytest.mark.parametrize("family", MIXED)
@@ -207,11 +202,7 @@ def test_logprobs_stay_correct_as_rows_and_weights_change(family, tmp_path):
     assert [len(writing.ids[number]) for number in range(4)] == caps
     assert {version for each in writing.versions.values() for version in each} == {0, 1}
     for number, prompt in enumerate(PROMPTS):
-        versions = torch.tensor(writing.versions[number])
-        for policy in policies:
-            expected = lone_logprobs(policy, prompt, writing.ids[number])
-            chosen = versions == policy.version
-            assert_close(torch.tensor(writing.logprobs[number])[chosen], expected[chosen], **CLOSE)
+        assert_drawn_from(writing.tokens(number), prompt, *policies, atol=1e-3)
 
 
 def test_growing_layer_appends_after_rows_are_replaced():

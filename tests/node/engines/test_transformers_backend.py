@@ -15,8 +15,8 @@ from node.engines.transformers.fused_decoder import FusedDecoder
 from node.engines.weight_snapshot import Snapshot
 from node.errors import NodeError
 from node.policy.policy import Policy
-from protocol.rollout import Finish
-from tests.support import SHAPE, lone_logprobs, policy_of, random_policy
+from protocol.rollout import Finish, Tokens
+from tests.support import SHAPE, assert_drawn_from, policy_of, random_policy
 
 CAP = 40
 PROMPTS = [(5, 6, 7), (1, 2, 3, 4, 5, 6, 7, 8), (9,) * 30, (5, 6, 8)]
@@ -43,6 +43,9 @@ class Writing:
             self.versions[each.number] += [each.version] * len(each.ids)
             if each.finish is not None:
                 self.finish[each.number] = each.finish
+
+    def tokens(self, number: int) -> Tokens:
+        return Tokens(*(tuple(each[number]) for each in (self.ids, self.logprobs, self.versions)))
 
     def submit(self, number, ids, room, temperature=1.0, *, greedy=False) -> None:
         self.backend.submit([Request(number, ids, room, temperature, greedy)])
@@ -170,12 +173,9 @@ def test_tokens_have_logprob_and_version_of_the_sampling_weights(tmp_path):
         writing.update(each)
     writing.steps()
     for number, prompt in enumerate(prompts):
-        ids, versions = writing.ids[number], writing.versions[number]
-        assert versions == sorted(versions)
-        assert set(versions) == {0, 1, 2} or len(ids) < 15
-        under = [lone_logprobs(policy, prompt, ids, 0.8).tolist() for policy in policies]
-        expected = [under[version][at] for at, version in enumerate(versions)]
-        assert writing.logprobs[number] == pytest.approx(expected, abs=1e-4)
+        tokens = writing.tokens(number)
+        assert {*tokens.versions} == {0, 1, 2} or len(tokens.ids) < 15
+        assert_drawn_from(tokens, prompt, *policies, temperature=0.8)
 
 
 def memory_for(monkeypatch, rows: int) -> list[int]:
