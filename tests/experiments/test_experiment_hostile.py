@@ -1,6 +1,5 @@
 """Swarms with hostile nodes: attacks work, repeat, and do not affect other arms."""
 
-import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from protocol.announcement import task_seed
 from protocol.rollout import Group
 from swarm.groups import TaskRef
 from swarm.verification import REWARD_MISMATCH, STALE_EPOCH
+from tests.experiments.test_experiment_regimes import stepped
 
 SMALL = Settings(nodes=2, rounds=3, model="tiny", bury=0, eval_every=2, eval_tasks=4)
 MODELS: dict[Base, str] = {"weak": "tiny", "habitual": "tiny"}
@@ -37,20 +37,10 @@ def simulated(regime: str, arm: Arm = AUTO) -> Recording:
     return run_simulation(SMALL, Configuration(arm, 0, find_regime(regime, ALL_REGIMES)), MODELS)
 
 
-def stepped(regime: str, rounds: int) -> tuple[SimulatedSwarm, list[list[Outcome | None]]]:
-    """Return a swarm after some rounds, and its honest nodes' outcomes per round."""
-    swarm = SimulatedSwarm(make_context(regime))
-
-    async def go() -> list[list[Outcome | None]]:
-        return [await swarm.step(number) for number in range(1, rounds + 1)]
-
-    return swarm, asyncio.run(go())
-
-
 @pytest.fixture(scope="module")
 def attacked() -> tuple[SimulatedSwarm, list[list[Outcome | None]]]:
     torch.set_num_threads(1)
-    return stepped("hostile-50", 2)
+    return stepped(make_context("hostile-50"), 2)
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +95,6 @@ def test_honest_nodes_admit_and_train_on_poisoned_groups(
     attacked: tuple[SimulatedSwarm, list[list[Outcome | None]]],
 ):
     swarm, outcomes = attacked
-    swarm.check()
     hostile = {attacker.author for attacker in swarm.hostile}
     assert len(hostile) == 2
     for node in swarm.nodes.values():
@@ -117,7 +106,7 @@ def test_honest_nodes_admit_and_train_on_poisoned_groups(
 
 
 def test_check_allows_refusals_only_for_hostile_or_stale_groups():
-    swarm, _ = stepped("hostile-50", 1)
+    swarm, _ = stepped(make_context("hostile-50"), 1)
     accounts = swarm.nodes[0].accounts
     accounts.refuse(swarm.hostile[0].author, REWARD_MISMATCH)
     swarm.check()

@@ -34,11 +34,15 @@ def simulated(regime: str, arm: Arm, settings: Settings = SMALL) -> Recording:
     return run_simulation(settings, Configuration(arm, 0, find_regime(regime)), MODELS)
 
 
+def make_context(regime: str, arm: Arm) -> SwarmContext:
+    return SwarmContext(SMALL, Configuration(arm, 0, find_regime(regime)), MODELS)
+
+
 def stepped(
-    regime: str, arm: Arm, rounds: int = SMALL.rounds
+    context: SwarmContext, rounds: int = SMALL.rounds
 ) -> tuple[SimulatedSwarm, list[list[Outcome | None]]]:
-    """Return a swarm after some rounds, and its nodes' outcomes per round."""
-    swarm = SimulatedSwarm(SwarmContext(SMALL, Configuration(arm, 0, find_regime(regime)), MODELS))
+    """Return a swarm after some rounds, and its honest nodes' outcomes per round."""
+    swarm = SimulatedSwarm(context)
 
     async def go() -> list[list[Outcome | None]]:
         return [await swarm.step(number) for number in range(1, rounds + 1)]
@@ -61,7 +65,7 @@ def test_regime_reproduces_its_figures(name: str, equal: Recording):
 
 
 def test_churn_replaces_a_node_in_mid_run():
-    swarm, outcomes = stepped("churn", AUTO, rounds=SMALL.rounds - 1)
+    swarm, outcomes = stepped(make_context("churn", AUTO), SMALL.rounds - 1)
     present = [[outcome is not None for outcome in round] for round in outcomes]
     assert present == [[True] * 4 + [False]] * 2 + [[True] * 3 + [False, True]]
     connected = {p.peer_id for p in swarm.nodes[0].member.status().peers if p.connected}
@@ -81,7 +85,7 @@ def test_absent_node_has_no_reward_and_present_nodes_count():
 
 @pytest.mark.parametrize("arm", [mix("2/6"), AUTO], ids=lambda arm: arm.file_name)
 def test_update_excludes_useless_groups(arm: Arm):
-    swarm, outcomes = stepped("useless", arm)
+    swarm, outcomes = stepped(make_context("useless", arm))
     useless = {node_identity(0, number).author for number in (2, 3)}
     known = {p.author: p.groups for p in swarm.nodes[0].member.status().peers}
     assert all(known[author] > 0 for author in useless)
@@ -93,7 +97,7 @@ def test_update_excludes_useless_groups(arm: Arm):
 
 
 def test_useless_nodes_ignore_tasks_and_use_no_peer_groups():
-    _, outcomes = stepped("useless", mix("4/4"))
+    _, outcomes = stepped(make_context("useless", mix("4/4")))
     for *_, constant, random in outcomes:
         assert constant and random
         assert {c.text for local in constant.local for c in local.group.completions} == {CONSTANT}
@@ -107,8 +111,7 @@ def test_measures_use_only_strong_node():
     assert [role.base for role in regime.roles(8)] == ["strong"] + ["weak"] * 7
     assert regime.judged(8) == (0,)
     swarm = simulated("strong", mix("4/4"))
-    context = SwarmContext(SMALL, Configuration(mix("4/4"), 0, regime), MODELS)
-    alone = SimulatedSwarm(context)
+    alone = SimulatedSwarm(make_context("strong", mix("4/4")))
     local, *_ = asyncio.run(alone.step(1))
     assert local is not None
     first = swarm.rounds[0]
@@ -118,7 +121,7 @@ def test_measures_use_only_strong_node():
 
 
 def test_nodes_with_different_tokenizers_share_groups():
-    swarm, outcomes = stepped("mixed", AUTO)
+    swarm, outcomes = stepped(make_context("mixed", AUTO))
     assert [len(node.config.policy.model) for node in swarm.nodes.values()] == [4, 4, 9, 9]
     other = {node_identity(0, number).author for number in (2, 3)}
     assert other & {group.key.author for o in outcomes[-1][:2] if o for group in o.external}
