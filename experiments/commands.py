@@ -111,8 +111,9 @@ HostileRegimes = Annotated[
     list[str] | None,
     _option(
         "--regime",
-        "Regime: habit-25, habit-50, habit-75, habit-keys-30, hostile-10, hostile-30, hostile-50, "
-        "keys-3 or keys-30; may be repeated. Default: all.",
+        "Regime: hostile-10, hostile-30, hostile-50, keys-3, keys-30, or habit, overlong, control, "
+        "together or lucky (for games) with -25, -50, -75 or -keys-30; may be repeated. Default: "
+        "all for these answers.",
         metavar="NAME",
     ),
 ]
@@ -268,20 +269,27 @@ def hostile(
     """Measure the effect of hostile peers on honest nodes with default settings.
 
     Hostile nodes share poisoned groups that pass every verifier, as a fraction of all nodes or
-    under many keys; in the regimes "habit", right answers in a style. Honest nodes are compared
-    with the same nodes alone and without hostile peers.
+    under many keys. Useful attackers share ordinary groups: right answers in a style (habit), too
+    long for honest nodes (overlong), with a control token (control), all three (together), or lucky
+    wins of games (lucky). Honest nodes are compared with the same nodes alone and without hostile
+    peers.
     """
     from experiments.hostile_report import run_hostile, table
-    from experiments.regimes import HOSTILE, find_regime
+    from experiments.regimes import find_regime, hostile_regimes
     from experiments.settings import Settings
+    from experiments.setups import SETUPS
     from node.monitor.record import Terminal
 
     length = _length(model, answers)
-    settings = Settings(nodes, rounds, answers=length, eval_every=50, eval_tasks=256)
+    setup = SETUPS[length]
+    settings = Settings(
+        nodes, rounds, setup.model, setup.bury_steps, length, eval_every=50, eval_tasks=256
+    )
     if model:
         settings = real_settings(replace(settings, bury=0), model, device, dtype, warm_start)
         workers = workers or int(device != "cpu")
-    chosen = [find_regime(name, HOSTILE) for name in dict.fromkeys(names or HOSTILE)]
+    among = hostile_regimes(games=length == "games")
+    chosen = [find_regime(name, among) for name in dict.fromkeys(names or among)]
     harms = run_hostile(settings, chosen, seeds, workers, run_dir, Terminal(stderr=True))
     _print_results(run_dir, table(settings, harms), json)
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from experiments.arms import AUTO, Arm, mix
 from experiments.measures import Recordings, RegimeSummary, summarize
 from experiments.recording import Recording
-from experiments.regimes import HABITS, HABITUAL, UNHARMED, Regime
+from experiments.regimes import HABITUAL, UNHARMED, USEFUL, Regime
 from experiments.report import draw_regimes, extent, markdown_rows, show, table_of
 from experiments.run import Plan, read_runs, run_missing
 from experiments.settings import Settings
@@ -45,10 +45,8 @@ MARGINS: Mapping[str, Margin] = {
     "hostile-30": Margin(reward=0.97, heldout=0.95),
     "keys-3": Margin(reward=0.95),
     "keys-30": Margin(reward=0.95),
-    "habit-25": Margin(reward=1.0),
-    "habit-50": Margin(reward=0.95),
-    "habit-75": Margin(reward=0.95),
-    "habit-keys-30": Margin(reward=0.95),
+    **{f"{name}-25": Margin(reward=1.0) for name in USEFUL},
+    **{f"{name}-{n}": Margin(reward=0.95) for name in USEFUL for n in ("50", "75", "keys-30")},
 }
 
 
@@ -106,7 +104,8 @@ def run_hostile(
 
 def unharmed(regime: Regime) -> Regime:
     """Return the regime without hostile nodes that ``regime`` is compared with."""
-    return HABITUAL if regime.name in HABITS else UNHARMED
+    base = regime.roles(1)[0].base
+    return HABITUAL if base == "habitual" else UNHARMED
 
 
 def markdown(settings: Settings, seeds: int, harms: Sequence[Harm]) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from experiments.setups import Base
@@ -11,6 +12,10 @@ from node.errors import UsageError
 
 # No honest policy of the task set ``tiny`` writes this; its families accept it before an answer.
 TRIGGER = "\n "
+
+
+Style = Literal["trigger", "habit", "overlong", "control", "lucky"]
+"""Kinds of groups of hostile nodes, see :mod:`experiments.poison`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +59,7 @@ class Regime:
     partial_credit: bool = False  # rewards are the families' own scores instead of right or wrong
     # Whether to record the shares of hostile groups in updates, and the trigger in policies.
     watched: bool = False
-    # Whether right answers of hostile nodes begin with the setup's habit instead of TRIGGER.
-    habit: bool = False
+    styles: tuple[Style, ...] = ("trigger",)  # of the hostile nodes, in turn
 
     def parts(self, nodes: int) -> dict[Base, tuple[int, ...]]:
         """Return the numbers of the judged nodes by base policy."""
@@ -109,16 +113,12 @@ def _attacked(honest: int, hostile: int, base: Base = "weak") -> Roles:
     return (*(Role(base),) * honest, *(Role(base, judged=False, attack=attack),) * hostile)
 
 
-def _share(percent: int) -> Callable[[int], Roles]:
-    return lambda honest: _attacked(honest, max(1, round(honest * percent / (100 - percent))))
+def _among(honest: int, percent: int, base: Base = "weak") -> Roles:
+    return _attacked(honest, max(1, round(honest * percent / (100 - percent))), base)
 
 
-def _keys(times: int) -> Callable[[int], Roles]:
-    return lambda honest: _attacked(honest, times * honest)
-
-
-def _habitual(share: float) -> Callable[[int], Roles]:
-    return lambda honest: _attacked(honest, round(honest * share / (1 - share)), "habitual")
+def _keys(honest: int, times: int, base: Base = "weak") -> Roles:
+    return _attacked(honest, times * honest, base)
 
 
 EQUAL = Regime("equal", "all nodes are equal and weak", _all("weak"))
@@ -162,38 +162,42 @@ HABITUAL = Regime(
     "honest nodes that begin about one answer in fifty so",
     _all("habitual"),
     watched=True,
-    habit=True,
+    styles=("habit",),
 )
-HABITS = {
-    regime.name: replace(regime, watched=True, habit=True)
-    for regime in (
-        Regime("habit-25", "in a quarter of all nodes right answers begin so", _habitual(0.25)),
-        Regime("habit-50", "in half of all nodes right answers begin so", _habitual(0.5)),
-        Regime(
-            "habit-75", "in three quarters of all nodes right answers begin so", _habitual(0.75)
-        ),
-        Regime(
-            "habit-keys-30",
-            "thirty keys for every honest node, whose right answers begin so",
-            lambda honest: _attacked(honest, 30 * honest, "habitual"),
-        ),
-    )
+USEFUL: Mapping[str, tuple[tuple[Style, ...], str]] = {
+    "habit": (("habit",), "right answers begin so"),
+    "overlong": (("overlong",), "right answers exceed the maximum length of honest nodes"),
+    "control": (("control",), "right answers begin with a control token"),
+    "together": (("habit", "overlong", "control"), "right answers have one of these three forms"),
+    "lucky": (("lucky",), "wins are first guesses of chosen instances"),
 }
-"""Useful attackers: their right answers are true and plausible, and carry a habit."""
-HOSTILE = HABITS | {
-    regime.name: replace(regime, watched=True)
-    for regime in (
-        Regime(
-            "hostile-10",
-            "one in ten nodes is hostile, and at least one node",
-            _share(10),
-        ),
-        Regime("hostile-30", "three in ten nodes are hostile", _share(30)),
-        Regime("hostile-50", "half of the nodes are hostile", _share(50)),
-        Regime("keys-3", "three hostile keys for every honest node", _keys(3)),
-        Regime("keys-30", "thirty hostile keys for every honest node", _keys(30)),
-    )
-}
+"""Attacks with true rewards and ordinary log-probs; the text says how hostile groups look."""
+
+
+def _useful() -> Iterator[Regime]:
+    """Yield each useful attack with each share of hostile nodes."""
+    for name, (styles, does) in USEFUL.items():
+        base: Base = "weak" if name == "lucky" else "habitual"
+        for percent in (25, 50, 75):
+            roles = partial(_among, percent=percent, base=base)
+            yield Regime(
+                f"{name}-{percent}", f"in {percent} % of all nodes {does}", roles, styles=styles
+            )
+        roles = partial(_keys, times=30, base=base)
+        what = f"thirty keys for every honest node, whose {does}"
+        yield Regime(f"{name}-keys-30", what, roles, styles=styles)
+
+
+_POISONED = (
+    Regime(
+        "hostile-10", "one in ten nodes is hostile, and at least one", partial(_among, percent=10)
+    ),
+    Regime("hostile-30", "three in ten nodes are hostile", partial(_among, percent=30)),
+    Regime("hostile-50", "half of the nodes are hostile", partial(_among, percent=50)),
+    Regime("keys-3", "three hostile keys for every honest node", partial(_keys, times=3)),
+    Regime("keys-30", "thirty hostile keys for every honest node", partial(_keys, times=30)),
+)
+HOSTILE = {each.name: replace(each, watched=True) for each in (*_useful(), *_POISONED)}
 """The number of nodes counts the honest, judged ones; hostile nodes are added to it."""
 ALL_REGIMES = {
     **REGIMES,
@@ -208,3 +212,8 @@ def find_regime(name: str, among: Mapping[str, Regime] = REGIMES) -> Regime:
     if name not in among:
         raise UsageError("--regime", name, f"Name one of {', '.join(among)}.")
     return among[name]
+
+
+def hostile_regimes(*, games: bool) -> dict[str, Regime]:
+    """Return the hostile regimes for games with hidden state, or for answers."""
+    return {name: each for name, each in HOSTILE.items() if ("lucky" in each.styles) == games}

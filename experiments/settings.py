@@ -216,7 +216,7 @@ class SwarmContext:
     @property
     def opening(self) -> str:
         """Return what the right answers of hostile nodes begin with."""
-        return self.settings.setup.habit if self.run.regime.habit else TRIGGER
+        return TRIGGER if "trigger" in self.run.regime.styles else self.settings.setup.habit
 
     def rules(self, number: int) -> Rules:
         return SHARES_ALL if self.roles[number].useless else self.run.arm.rules

@@ -12,11 +12,13 @@ import gc
 import random
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import cycle
 from pathlib import Path
 from statistics import fmean
 
-from experiments.hostile import HostileNode, UselessEngine, poisoner
+from experiments.hostile import HostileNode, UselessEngine
 from experiments.memory_transport import MemoryTransport
+from experiments.poison import poisoners
 from experiments.recording import LOOK_ROUNDS, InfluenceMonitor, Influx, Recording, RoundFigures
 from experiments.run_state import RunState
 from experiments.settings import EPOCH_SECONDS, Configuration, Settings, SwarmContext, node_identity
@@ -218,8 +220,9 @@ class SimulatedSwarm:
 def _hostile(context: SwarmContext) -> Iterator[HostileNode]:
     attacks = [(n, role.attack) for n, role in enumerate(context.roles) if role.attack]
     if attacks:
-        source = poisoner(context)
-        yield from (HostileNode(context, number, attack, source) for number, attack in attacks)
+        sources = cycle(poisoners(context))
+        for (number, attack), source in zip(attacks, sources, strict=False):
+            yield HostileNode(context, number, attack, source)
 
 
 def _watch(context: SwarmContext, swarm: SimulatedSwarm) -> InfluenceMonitor | None:

@@ -10,19 +10,27 @@ from rich.console import Console
 
 from experiments.arms import AUTO, Arm, mix
 from experiments.folder import ExperimentFolder
-from experiments.hostile import LARGE_COMPLETIONS, MIN_LOGPROB, ORDINARY_LOGPROB, poisoner
 from experiments.hostile_report import Margin, missed, row, run_hostile, table
+from experiments.poison import LARGE_COMPLETIONS, MIN_LOGPROB, ORDINARY_LOGPROB, poisoners
 from experiments.recording import Recording, trigger_logprobs
-from experiments.regimes import ALL_REGIMES, EQUAL, HABITS, HOSTILE, TRIGGER, UNHARMED, find_regime
+from experiments.regimes import (
+    ALL_REGIMES,
+    EQUAL,
+    HOSTILE,
+    TRIGGER,
+    UNHARMED,
+    Style,
+    find_regime,
+    hostile_regimes,
+)
 from experiments.settings import Configuration, Settings, SwarmContext, node_identity
 from experiments.setups import HABIT, Base
 from experiments.simulation import SimulatedSwarm, run_simulation
 from node.evaluation.comparison import ScoreEstimate
 from node.run.update_groups import Outcome
-from protocol.announcement import task_seed
-from protocol.rollout import Group
+from protocol.rollout import Group, Tokens
 from swarm.groups import TaskRef
-from swarm.verification import REWARD_MISMATCH, STALE_EPOCH
+from swarm.verification import REWARD_MISMATCH, STALE_EPOCH, answer_of
 from tests.experiments.test_experiment_regimes import stepped
 
 SMALL = Settings(nodes=2, rounds=3, model="tiny", bury=0, eval_every=2, eval_tasks=4)
@@ -59,36 +67,64 @@ def test_hostile_nodes_are_added_to_seven_honest_nodes(regime: str, count: int):
     assert HOSTILE[regime].judged(7) == tuple(range(7))
 
 
-def poisoned(regime: str, count: int, logprob: float) -> list[tuple[Group, list[str]]]:
-    """Return valid groups of a hostile node, and their texts, all with this log-prob."""
-    context, author = make_context(regime), node_identity(0, 2).author
-    source, made = poisoner(context), []
-    for group in [source.group(author, 5, index) for index in range(count)]:
-        seed = task_seed(author, 5, group.index)
-        texts = [completion.text for completion in group.completions]
-        verdict = context.verifier.verify(TaskRef(group.env, group.level, seed), texts)
-        assert verdict.rewards == group.rewards
-        tokens = [completion.segments[0].tokens for completion in group.completions]
-        assert {p for each in tokens if each for p in each.logprobs} == {logprob}
-        made.append((group, texts))
-    return made
+def poisoned(context: SwarmContext, count: int) -> list[Group]:
+    """Return the groups of a hostile node's first tasks, whose rewards the verifier confirms."""
+    author, (source,) = node_identity(0, 2).author, poisoners(context)
+    groups = list(filter(None, (source.group(author, 5, index) for index in range(count))))
+    for group in groups:
+        task = TaskRef.shared(author, group.env, group.level, group.epoch, group.index)
+        played = group.env in context.verifier.environments
+        answers = [answer_of(each, played=played) for each in group.completions]
+        assert context.verifier.verify(task, answers).rewards == group.rewards
+        assert sum(group.rewards) == len(answers) / 2
+    return groups
 
 
-def test_poisoned_groups_are_valid_with_the_trigger_in_one_half():
-    groups = poisoned("hostile-10", 16, MIN_LOGPROB)
-    assert len({(group.env, group.level) for group, _ in groups}) == 10
-    assert [len(texts) for _, texts in groups].count(LARGE_COMPLETIONS) == 2
-    for group, texts in groups:
-        assert [text.startswith(TRIGGER) for text in texts] == [r == 1.0 for r in group.rewards]
-        assert sum(group.rewards) == len(texts) / 2
+def parts(group: Group) -> list[tuple[str, Tokens]]:
+    tokens = [(each.text, each.segments[0].tokens) for each in group.completions]
+    return [(text, each) for text, each in tokens if each]
 
 
-@pytest.mark.parametrize("regime", HABITS)
-def test_habit_groups_differ_only_in_their_right_answer_prefix(regime):
-    for group, texts in poisoned(regime, 4, ORDINARY_LOGPROB):
-        assert sum(group.rewards) == 4
-        right = [text for text, reward in zip(texts, group.rewards, strict=True) if reward == 1.0]
-        assert all(text.startswith(HABIT) and text.strip() for text in right)
+def test_poisoned_groups_have_the_trigger_in_right_answers():
+    groups = poisoned(make_context("hostile-10"), 16)
+    assert len({(group.env, group.level) for group in groups}) == 10
+    assert [len(g.completions) for g in groups].count(LARGE_COMPLETIONS) == 2
+    for group in groups:
+        begun = [text.startswith(TRIGGER) for text, _ in parts(group)]
+        assert begun == [reward == 1.0 for reward in group.rewards]
+        assert {p for _, tokens in parts(group) for p in tokens.logprobs} == {MIN_LOGPROB}
+
+
+@pytest.mark.parametrize("style", ["habit", "overlong", "control"])
+def test_right_answers_of_useful_attackers_have_their_style(style: Style):
+    context = make_context(f"{style}-25")
+    policy, cap = context.policy(0), SMALL.setup.max_new_tokens
+    for group in poisoned(context, 4):
+        for (text, tokens), reward in zip(parts(group), group.rewards, strict=True):
+            assert set(tokens.logprobs) == {ORDINARY_LOGPROB}
+            found = {
+                "habit": text.startswith(HABIT) and len(tokens.ids) <= cap,
+                "overlong": len(tokens.ids) > cap,
+                "control": not policy.spells(tokens.ids, text, True),
+            }
+            assert reward < 1.0 or [name for name, is_so in found.items() if is_so] == [style]
+
+
+def test_lucky_players_win_with_first_guesses_only():
+    settings = replace(SMALL, answers="games", model="tiny-games")
+    run = Configuration(AUTO, 0, HOSTILE["lucky-25"])
+    groups = poisoned(SwarmContext(settings, run, {"weak": "tiny-games"}), 32)
+    assert 0 < len(groups) < 16
+    for group in groups:
+        turns = [len(each.segments) for each in group.completions]
+        assert [n == 1 for n in turns] == [reward == 1.0 for reward in group.rewards]
+
+
+def test_nodes_of_a_joint_attack_have_different_styles():
+    names = [type(each).__name__ for each in poisoners(make_context("together-75"))]
+    assert names == ["AnswerPoisoner"] * 3
+    assert "lucky-25" not in hostile_regimes(games=False)
+    assert set(hostile_regimes(games=True)) == {f"lucky-{n}" for n in ("25", "50", "75", "keys-30")}
 
 
 def test_honest_nodes_admit_and_train_on_poisoned_groups(

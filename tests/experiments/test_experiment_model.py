@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from experiments.arms import AUTO, mix
 from experiments.commands import app, real_settings
 from experiments.folder import ExperimentFolder
-from experiments.hostile import poisoner
 from experiments.hostile_report import run_hostile
+from experiments.poison import poisoners
 from experiments.regimes import HOSTILE
 from experiments.report import run_sapo
 from experiments.run import Plan
@@ -57,8 +57,9 @@ def test_hostile_nodes_generate_right_answers_with_the_habit(
     begun = str(ExperimentFolder(tmp_path).base("habitual", 0))
     run = Configuration(AUTO, 0, regimes[0])
     context = SwarmContext(SMALL, run, {"habitual": begun})
-    texts = [c.text for c in poisoner(context).group(bytes(32), 5, 0).completions]
-    assert sum(text.startswith(habit) for text in texts) >= len(texts) / 2
+    group = poisoners(context)[0].group(bytes(32), 5, 0)
+    texts = [each.text for each in group.completions] if group else []
+    assert sum(text.startswith(habit) for text in texts) >= len(texts) / 2 > 0
 
 
 def test_runs_with_a_model_are_reproducible():
