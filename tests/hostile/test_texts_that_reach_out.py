@@ -139,13 +139,15 @@ def test_only_the_allowed_task_reads_files_and_uses_network(tmp_path, monkeypatc
     read = f"assert open({str(given)!r}).read() == 'read me'"
     write = f"open({str(given)!r}, 'a')"
     connect = "import socket; socket.socket()"
+    discard = "open('/dev/null', 'w').write('discarded')"
     allowed = Allowed(read={"curious": [str(given)]}, network=["curious"])
     with Verifier(specs, allowed, outside=True) as verifier:
         assert verifier.start() == ("deeds", "curious")
-        curious = verifier.verify(TaskRef("curious", 0, 1), [read, connect, write])
-        assert curious.rewards == (1.0, 1.0, 0.0)
-        others = verifier.verify(TaskRef("deeds", 0, 1), [read, connect, write])
-        assert others.rewards == (0.0, 0.0, 0.0)
+        texts = [read, connect, discard, write]
+        curious = verifier.verify(TaskRef("curious", 0, 1), texts)
+        assert curious.rewards == (1.0, 1.0, 1.0, 0.0)
+        others = verifier.verify(TaskRef("deeds", 0, 1), texts)
+        assert others.rewards == (0.0, 0.0, 1.0, 0.0)
 
 
 @linux

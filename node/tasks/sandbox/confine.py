@@ -49,6 +49,8 @@ def confine(own: Confinement) -> None:
     import resource
 
     os.nice(own.nice)
+    # Libraries ask for its name when they load, and Python would look for one that it can write.
+    tempfile.tempdir = "/"
     if own.namespaces:
         namespaces.enter(own.readable, network=own.network)
     if own.landlock:
@@ -90,7 +92,8 @@ _NETWORK = (
 )
 # fmt: on
 
-_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | 0o20000000
+_NAMELESS = 0o20000000  # O_TMPFILE, which other systems lack
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | _NAMELESS
 _PROT_WRITE, _MAP_SHARED = 2, 1
 _IOCTLS = (0x5401, 0x5421, 0x5450, 0x5451)  # TCGETS FIONBIO FIONCLEX FIOCLEX
 _FCNTLS = (0, 1, 2, 3, 4, 1030)  # F_DUPFD F_GETFD F_SETFD F_GETFL F_SETFL F_DUPFD_CLOEXEC
@@ -103,17 +106,19 @@ class _Program(ctypes.Structure):
 
 
 @lru_cache
-def seccomp_programs(*, network: bool = False) -> dict[str, bytes]:
+def seccomp_programs(*, network: bool = False, discards: bool = False) -> dict[str, bytes]:
     """Build the seccomp programs of a worker; ``network`` allows connections.
 
     ``serve`` may read files and answer on its channel. ``split`` may also start and end copies of
-    itself. ``once`` is for such a copy, which cannot change even its own limits. Raises
+    itself. ``once`` is for such a copy, which cannot change even its own limits. The first two may
+    open files for writing if ``discards``: Landlock must limit them to ``/dev/null``. Raises
     ImportError, RuntimeError: libseccomp is not installed.
     """
+    denied = _NAMELESS if discards else _WRITES
     return {
-        "serve": _program(fork=False, limits=True, network=network),
-        "split": _program(fork=True, limits=True, network=network),
-        "once": _program(fork=False, limits=False, network=network),
+        "serve": _program(fork=False, limits=True, network=network, denied=denied),
+        "split": _program(fork=True, limits=True, network=network, denied=denied),
+        "once": _program(fork=False, limits=False, network=network, denied=_WRITES),
     }
 
 
@@ -124,7 +129,8 @@ def load_seccomp(program: bytes) -> None:
     libc("prctl", _PR_SET_SECCOMP, _MODE_FILTER, ctypes.byref(fprog), 0, 0)
 
 
-def _program(*, fork: bool, limits: bool, network: bool) -> bytes:
+def _program(*, fork: bool, limits: bool, network: bool, denied: int) -> bytes:
+    """Build one program; ``denied`` are flags with which files are not opened."""
     # Imported here: only the node on Linux has it.
     import pyseccomp
 
@@ -133,7 +139,7 @@ def _program(*, fork: bool, limits: bool, network: bool) -> bytes:
         _allow(pyseccomp, rules, name)
     masked, equal = pyseccomp.MASKED_EQ, pyseccomp.EQ
     for name, flags in (("open", 1), ("openat", 2)):
-        _allow(pyseccomp, rules, name, pyseccomp.Arg(flags, masked, _WRITES, 0))
+        _allow(pyseccomp, rules, name, pyseccomp.Arg(flags, masked, denied, 0))
     for name in ("mmap", "mmap2"):
         _allow(pyseccomp, rules, name, pyseccomp.Arg(3, masked, _MAP_SHARED, 0))
         _allow(pyseccomp, rules, name, pyseccomp.Arg(2, masked, _PROT_WRITE, 0))

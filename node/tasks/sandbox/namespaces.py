@@ -74,7 +74,7 @@ def _change_root(readable: Sequence[str]) -> None:
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
 _VERSION, _PATH_BENEATH = 1, 1
 
-_EXECUTE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 2, 1 << 3
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _KNOWN = (0, 13, 14, 15, 15, 16, 16)  # Number of file access rights per ABI version.
 _NET, _SCOPES = 0b11, 0b11  # TCP bind and connect (ABI 4); abstract sockets, signals (ABI 6).
 
@@ -97,7 +97,10 @@ def landlock_version() -> int:
 
 
 def restrict(readable: Sequence[str], listed: Sequence[str], *, network: bool) -> None:
-    """Limit this process permanently to these paths by Landlock, or raise ``OSError``."""
+    """Limit this process permanently to these paths by Landlock, or raise ``OSError``.
+
+    Only ``/dev/null`` is writable: many libraries open it.
+    """
     version = landlock_version()
     rights = (1 << _KNOWN[min(version, len(_KNOWN) - 1)]) - 1
     net, scopes = _NET if version >= 4 and not network else 0, _SCOPES if version >= 6 else 0
@@ -109,6 +112,7 @@ def restrict(readable: Sequence[str], listed: Sequence[str], *, network: bool) -
             _allow_path(ruleset, path, _EXECUTE | _READ_FILE | _READ_DIR)
         for path in filter(os.path.isdir, listed):
             _allow_path(ruleset, path, _READ_DIR)
+        _allow_path(ruleset, os.devnull, _WRITE_FILE)
         libc("prctl", NO_NEW_PRIVS, 1, 0, 0, 0)
         libc("syscall", _RESTRICT, ruleset, 0)
     finally:

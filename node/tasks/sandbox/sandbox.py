@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -193,7 +193,10 @@ class Grants:
 
     def confinement(self, support: SandboxSupport, *, memory_mib: int, nice: int) -> Confinement:
         """Return the confinement of a worker with these grants."""
-        programs = seccomp_programs(network=self.network) if support.seccomp else {}
+        discards = support.landlock and support.kind != "none"
+        programs: Mapping[str, bytes] = {}
+        if support.seccomp:
+            programs = seccomp_programs(network=self.network, discards=discards)
         program = programs.get("split" if self.evaluates else "serve", b"")
         one_shot = programs["once"] if self.evaluates else b""
         extra = _FOR_NAMES if self.network else ()
