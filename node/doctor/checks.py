@@ -32,6 +32,7 @@ from node.doctor.files import (
 from node.errors import ConfigError, NodeError
 from node.network.transports import TransportKind, why_not_free
 from node.plan.model_shape import check_memory
+from node.run.preflight import check_space
 from node.storage.run_folder import RunFolder
 from node.tasks.sandbox.sandbox import REMEDY, sandbox_support
 from node.threads import check_semaphores
@@ -146,11 +147,15 @@ def check_engine(name: str) -> Check:
     return ok("engine", name)
 
 
-def check_model_memory(config: Config) -> Check:
+def check_model_memory(config: Config, folder: RunFolder) -> Check:
     try:
         memory = check_memory(config)
+        if folder.root.is_dir():  # check_disk reports one that cannot be created
+            check_space(folder, memory.checkpoint)
     except ConfigError as error:
         return fail("memory", f"{error.key} = {error.value}", error.remedy)
+    except NodeError as error:
+        return failed("disk", error)
     if not memory.weights:
         return ok("memory", f"{config.policy.model}: not estimated before it is downloaded")
     if memory.tight:
@@ -227,7 +232,7 @@ def check_machine(config: Config, folder: RunFolder) -> list[Check]:
         check_disk(folder),
         check_shared_memory(),
         *check_model_files(config),
-        check_model_memory(config),
+        check_model_memory(config, folder),
         check_mismatch(config, folder),
         check_key(folder),
         check_clock(),

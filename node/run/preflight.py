@@ -61,10 +61,15 @@ def check_start(config: Config, folder: RunFolder) -> None:
         memory = check_memory(config)
         if memory.tight:
             log.warning("%s: %s, but less is free now", config.policy.model, memory.words())
-        free = shutil.disk_usage(folder.root).free
-        if not checkpoints.steps() and memory.checkpoint > free:  # a resumed run fitted before
-            what = f"no space for a checkpoint of {size(memory.checkpoint)}, only {size(free)} at"
-            raise NodeError(what, folder.root, "Free space, or set node.run_dir to another disk.")
+        check_space(folder, memory.checkpoint)
+
+
+def check_space(folder: RunFolder, checkpoint: float) -> None:
+    """Check that the disk has space for the first checkpoint, in bytes; raise NodeError."""
+    free = shutil.disk_usage(folder.root).free
+    if checkpoint > free and not Checkpoints(folder.checkpoints).steps():
+        what = f"no space for a checkpoint of {size(checkpoint)}, only {size(free)} at"
+        raise NodeError(what, folder.root, "Free space, or set node.run_dir to another disk.")
 
 
 def cautions(config: Config) -> tuple[str, ...]:

@@ -317,17 +317,19 @@ def test_model_that_does_not_fit_is_rejected_with_advice(tmp_path, sixteen, monk
 
 def test_model_that_exceeds_free_memory_causes_a_warning(tmp_path, sixteen, caplog, monkeypatch):
     half = config_of(filled(written(tmp_path / "half", QWEN_HALF | {"num_hidden_layers": 36})))
+    large, run = config_of(written(tmp_path / "large", LLAMA_3B)), RunFolder(tmp_path / "run")
     assert check_memory(half).tight
-    assert check_model_memory(half).level == "warn"
-    assert check_model_memory(Config()).level == "ok"
-    assert check_model_memory(config_of(written(tmp_path / "large", LLAMA_3B))).level == "fail"
-    check_start(half, RunFolder(tmp_path / "run"))
+    run.create()
+    levels = [check_model_memory(each, run).level for each in (half, Config(), large)]
+    assert levels == ["warn", "ok", "fail"]
+    check_start(half, run)
     (line,) = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
     assert "but less is free now" in line
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=GIB))
     with pytest.raises(NodeError, match=r"no space for a checkpoint of 8\.\d GB, only 1\.1 GB"):
-        check_start(half, RunFolder(tmp_path / "run"))
-    check_start(config_of(tmp_path / "half", policy__lora_rank=4), RunFolder(tmp_path / "run"))
+        check_start(half, run)
+    assert "no space for a checkpoint" in check_model_memory(half, run).found
+    check_start(config_of(tmp_path / "half", policy__lora_rank=4), run)
 
 
 def test_memory_check_uses_gpu_memory(tmp_path, sixteen, monkeypatch):
