@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import shutil
 import sqlite3
 import threading
@@ -40,10 +41,7 @@ DELETE FROM draws WHERE epoch<? AND epoch NOT IN (
 KEPT_TABLES = ("numbers", "draws", "seen", "used", "accounts", "refusals")
 ASIDE = "corrupt-"  # in the name of a journal that was moved aside, before the millisecond
 
-_LAYOUT = """
-SELECT m.type, m.name, c.name, c.type FROM sqlite_master AS m
-LEFT JOIN pragma_table_info(m.name) AS c ORDER BY m.name, c.cid
-"""
+_IGNORED = re.compile(r"--[^\n]*|\s+")  # comments and blanks in a table's definition
 
 _SEQUENCE = "last_sequence"
 _RESTORED = "restored_ms"
@@ -77,7 +75,7 @@ class JournalCorrupt(JournalError):  # noqa: N818 - a finding about the file
 def check_layout(connection: sqlite3.Connection, path: Path | str) -> None:
     """Raise JournalError for another version's file, JournalCorrupt for one with other tables.
 
-    Views and triggers of a file from elsewhere could run for ever.
+    Views, triggers and constraints of a file from elsewhere could run for ever.
     """
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version != VERSION:
@@ -85,8 +83,13 @@ def check_layout(connection: sqlite3.Connection, path: Path | str) -> None:
         raise JournalError(path, problem, "update swarm-node or use another run folder")
     with closing(sqlite3.connect(MEMORY)) as reference:
         create_tables(reference)
-        if connection.execute(_LAYOUT).fetchall() != reference.execute(_LAYOUT).fetchall():
+        if _layout(connection) != _layout(reference):
             raise JournalCorrupt(path, "its tables are not those of a journal", RESTORED)
+
+
+def _layout(connection: sqlite3.Connection) -> list[tuple[str, ...]]:
+    rows = connection.execute("SELECT type, name, sql FROM sqlite_master ORDER BY name")
+    return [(kind, name, _IGNORED.sub("", sql or "")) for kind, name, sql in rows]
 
 
 @contextmanager
@@ -137,12 +140,12 @@ class Journal:
         self._connection.execute("PRAGMA fullfsync=ON")  # of macOS; no other system has it
         # Otherwise the WAL file keeps the size of the largest transaction ever.
         self._connection.execute(f"PRAGMA journal_size_limit={LARGEST_LOG}")
+        if not _layout(self._connection):
+            create_tables(self._connection)
+        check_layout(self._connection, self.path)
         findings = self._connection.execute("PRAGMA quick_check(1)").fetchone()
         if findings != ("ok",):
             raise JournalCorrupt(self.path, f"quick check reports {findings[0]!r}", RESTORED)
-        if not self._connection.execute(_LAYOUT).fetchall():
-            create_tables(self._connection)
-        check_layout(self._connection, self.path)
 
     @contextmanager
     def transaction(self, *, durable: bool = False) -> Iterator[sqlite3.Connection]:

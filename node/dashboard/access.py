@@ -24,8 +24,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from node.config.schema import host_and_port
 from node.dashboard.rounds import failure
 from node.errors import NodeError
+from swarm.common.fair_limits import holder_of
 
-COOKIE = "swarm_node_dashboard"
+COOKIE = "swarm_node_dashboard"  # and the port: several dashboards may have one host
 BYTES = 32
 
 
@@ -33,26 +34,30 @@ class EntryToken:
     """A one-time token and the session cookie that it is exchanged for.
 
     Each exchange creates the next token and passes it to ``tell``, so the operator can find it.
+    Browsers send a cookie to all ports of a host, so it admits only the client that received it.
     """
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
-        self._session = secrets.token_urlsafe(BYTES)
+        self._key = secrets.token_bytes(BYTES)
         self._lock = threading.Lock()
         self._token = secrets.token_urlsafe(BYTES)
         tell(self._token)
 
-    def exchange(self, token: str) -> str | None:
+    def exchange(self, token: str, client: str) -> str | None:
         """Return the session cookie's value for the current token, which is then invalid."""
         with self._lock:
             if not hmac.compare_digest(token.encode(), self._token.encode()):
                 return None
             self._token = secrets.token_urlsafe(BYTES)
             self._tell(self._token)
-        return self._session
+        return self._session(client)
 
-    def admits(self, cookie: str) -> bool:
-        return hmac.compare_digest(cookie.encode(), self._session.encode())
+    def admits(self, cookie: str, client: str) -> bool:
+        return hmac.compare_digest(cookie.encode(), self._session(client).encode())
+
+    def _session(self, client: str) -> str:
+        return hmac.digest(self._key, client.encode(), "sha256").hex()
 
 
 HOST, PORT = "127.0.0.1", 8710
@@ -192,14 +197,17 @@ HEADERS = {
 }
 
 
+def _client(scope: Scope) -> str:
+    return scope["client"][0] if scope["client"] else ""
+
+
 def out_of_bounds(scope: Scope, rate: Rate) -> ASGIApp | None:
     """Refuse a request that is too frequent, too long, has a body, or neither GET nor HEAD.
 
     The refusal of a frequent one is late, so that a client's connection gets only one per second.
     The server parses a body to its end, so the connection of a refusal that may have one is closed.
     """
-    client = scope["client"][0] if scope["client"] else ""
-    allowed = rate.allows(client)
+    allowed = rate.allows(holder_of(_client(scope)))
     headers = Headers(scope=scope)
     if "transfer-encoding" in headers or headers.get("content-length", "0") != "0":
         return failure("requests have no body here", 413, CLOSES)
@@ -255,23 +263,25 @@ class Guard:
         return None
 
     def _entrance(self, scope: Scope) -> Response | None:
-        entry, headers = self._entry, Headers(scope=scope)
+        entry, headers, client = self._entry, Headers(scope=scope), _client(scope)
         if entry is None:
             return None
+        name = f"{COOKIE}_{scope['server'][1]}"
         token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
         if scope["path"] == "/" and token and scope["method"] == "GET":
-            if (session := entry.exchange(token)) is None:
+            if (session := entry.exchange(token, client)) is None:
                 message = (
                     "this token was already used, or is not from this node: run swarm-node "
                     "status on the node's machine for a new address"
                 )
                 return failure(message, 401)
             redirect = RedirectResponse("/", 303)
-            redirect.set_cookie(COOKIE, session, httponly=True, samesite="strict", path="/")
+            redirect.set_cookie(name, session, httponly=True, samesite="strict", path="/")
             return redirect
         # SimpleCookie takes quadratic time for hostile quotes (CVE-2024-7592).
         pairs = (each.strip().split("=", 1) for each in headers.get("cookie", "").split(";"))
-        if entry.admits(dict(pair for pair in pairs if len(pair) == 2).get(COOKIE, "")):
+        cookies = dict(pair for pair in pairs if len(pair) == 2)
+        if entry.admits(cookies.get(name, ""), client):
             return None
         message = "use the address that swarm-node status prints on the node's machine"
         return failure(message, 401)

@@ -20,6 +20,7 @@ from node.dashboard.app import Asking, application
 from node.dashboard.run_view import Feed, RunView
 from node.storage.run_folder import RunFolder
 from swarm.common.counters import Counters
+from swarm.common.fair_limits import holder_of
 from swarm.common.util import Say, version
 
 MOST = 96  # maximum open connections
@@ -29,7 +30,11 @@ PATIENCE_SECONDS = 10.0
 
 
 class BoundedConnection(H11Protocol):
-    """A connection that aborts if too many are open or if its client is inactive."""
+    """A connection that aborts if too many are open or if its client is inactive.
+
+    Attributes:
+        holder: whom the client's address belongs to.
+    """
 
     most: ClassVar[int] = MOST  # maximum open connections
     most_of_one: ClassVar[int] = MOST_OF_ONE  # of one address
@@ -39,10 +44,10 @@ class BoundedConnection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        address = self.client[0] if self.client else ""
+        self.holder = holder_of(self.client[0]) if self.client else ""
         connections = [each for each in self.connections if isinstance(each, BoundedConnection)]
-        same_client = [each for each in connections if each.client and each.client[0] == address]
-        if len(self.connections) > self.most or len(same_client) > self.most_of_one:
+        same_client = sum(each.holder == self.holder for each in connections)
+        if len(self.connections) > self.most or same_client > self.most_of_one:
             transport.abort()
             return
         self._looking = self.loop.call_later(PATIENCE_SECONDS, self._look)

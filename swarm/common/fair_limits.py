@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
+from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Generic, TypeVar
 
 from protocol.errors import BadKey
@@ -44,6 +45,26 @@ def author_or_none(peer: str) -> bytes | None:
         return author_of(peer)
     except BadKey:
         return None
+
+
+def holder_of(host: str) -> str:
+    """Return one name for the machine that holds an IP address, empty if no single one does.
+
+    A machine can use all IPv6 addresses of its /64 network.
+    """
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return ""
+    if isinstance(address, IPv6Address):
+        address = address.ipv4_mapped or address
+    if address.is_unspecified or address.is_multicast:
+        return ""
+    if address.is_loopback:
+        return "this machine"
+    if isinstance(address, IPv6Address) and not address.is_link_local:
+        return str(ip_network((address, 64), strict=False))
+    return str(address)
 
 
 class Reputations:

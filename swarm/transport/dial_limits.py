@@ -9,12 +9,11 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from ipaddress import IPv6Address, ip_address
 from secrets import token_bytes
 
 from swarm.common.clock import Clock
 from swarm.common.counters import Counters
-from swarm.common.fair_limits import Bounded, lot
+from swarm.common.fair_limits import Bounded, holder_of, lot
 from swarm.transport.handshake import who_answers
 from swarm.transport.transport import CIRCUIT, port_of
 
@@ -82,7 +81,7 @@ class DialLimits:
         """
         if (peer, host, port) in self._answered:
             return await connect()
-        name = _host(host)
+        name = holder_of(host)
         if port < FIRST_PORT or not name:
             raise self._refused(f"{host} port {port} is not a peer's address")
         async with self._turn(name) as restore:
@@ -108,7 +107,11 @@ class DialLimits:
             await self._changed.wait_for(lambda: self._free(name) or not self._under_way[name])
             if not self._free(name):
                 raise self._refused(f"{name} did not answer as claimed {MOST_DIALS} times lately")
-            self._begun.setdefault(name, deque()).append(self._clock.monotonic())
+            dials = self._begun.pop(name, deque())
+            dials.append(self._clock.monotonic())
+            self._begun[name] = dials
+            if len(self._begun) > MAX_HOSTS:
+                del self._begun[next(iter(self._begun))]  # dialed longest ago
             self._under_way[name] += 1
         try:
             yield lambda: self._restore(name)
@@ -119,16 +122,10 @@ class DialLimits:
 
     def _free(self, host: str) -> bool:
         """Return whether a host has a dial left; forget dials before the window."""
-        cutoff = self._clock.monotonic() - WINDOW_SECONDS
-        full = len(self._begun) >= MAX_HOSTS
-        for name in list(self._begun) if full else [host]:
-            dials = self._begun.get(name, deque())
-            while dials and dials[0] <= cutoff:
-                dials.popleft()
-            if not dials:
-                self._begun.pop(name, None)
-        tracked = host in self._begun or len(self._begun) < MAX_HOSTS
-        return tracked and len(self._begun.get(host, ())) < MOST_DIALS
+        dials = self._begun.get(host, deque())
+        while dials and dials[0] <= self._clock.monotonic() - WINDOW_SECONDS:
+            dials.popleft()
+        return len(dials) < MOST_DIALS
 
     def _restore(self, host: str) -> None:
         if dials := self._begun.get(host):
@@ -137,16 +134,3 @@ class DialLimits:
     def _refused(self, reason: str) -> DialRefused:
         self._counters.add("dials_refused")
         return DialRefused(f"{reason}; not dialed")
-
-
-def _host(host: str) -> str:
-    """Return one name for each machine that an IP address leads to, empty for none."""
-    try:
-        address = ip_address(host.partition("%")[0])
-    except ValueError:
-        return ""
-    if isinstance(address, IPv6Address):
-        address = address.ipv4_mapped or address
-    if address.is_unspecified or address.is_multicast:
-        return ""
-    return "this machine" if address.is_loopback else str(address)

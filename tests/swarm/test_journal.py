@@ -34,6 +34,9 @@ ENDLESS_VIEW = f"DROP TABLE draws; CREATE VIEW draws (epoch, next) AS {ENDLESS}"
 ENDLESS_TRIGGER = (
     f"CREATE TRIGGER t BEFORE INSERT ON numbers BEGIN INSERT INTO draws {ENDLESS}; END"
 )
+SLOW_CHECK = """DROP TABLE draws; CREATE TABLE draws (epoch INTEGER PRIMARY KEY, next INTEGER
+NOT NULL CHECK (length(randomblob(1000000000)))); PRAGMA ignore_check_constraints = 1;
+INSERT INTO draws VALUES (1, 1)"""
 
 
 def next_index(journal: Journal, epoch: int) -> int | None:
@@ -132,7 +135,13 @@ def killed_after(lines: int, script: str, *arguments: object) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "damage", ["garbage", "truncated", "flipped", "DROP TABLE used", ENDLESS_VIEW, ENDLESS_TRIGGER]
+    "damage",
+    [
+        *("garbage", "truncated", "flipped", "DROP TABLE used"),
+        ENDLESS_VIEW,
+        ENDLESS_TRIGGER,
+        SLOW_CHECK,
+    ],
 )
 def test_open_reports_a_damaged_journal(path, clock, damage):
     fill_journal(path, clock)

@@ -13,6 +13,7 @@ from ipaddress import ip_address
 import psutil
 
 from protocol.identity import decode_base58, encode_base58
+from swarm.common.fair_limits import holder_of
 from swarm.transport.protobuf import varint_at
 from swarm.transport.transport import CIRCUIT
 
@@ -44,8 +45,8 @@ class HostPort:
 
     @property
     def source(self) -> str:
-        """Common part of connections from here: their relay, or their host."""
-        return self.relay or self.host
+        """Common part of connections from here: their relay, or their machine."""
+        return self.relay or holder_of(self.host) or self.host
 
     @property
     def numeric(self) -> bool:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from swarm.collector import TRIES, PullAllowance
 from swarm.common.counters import Counters
-from swarm.common.fair_limits import MAX_REMEMBERED, Backoff, Bounded, lot, rank_of
+from swarm.common.fair_limits import MAX_REMEMBERED, Backoff, Bounded, holder_of, lot, rank_of
 from swarm.transport.peer_connections import MAX_ADDRESSES, PeerCache
 from swarm.transport.request_limits import (
     FADE_SECONDS,
@@ -175,3 +175,15 @@ def test_sybils_and_peers_with_many_addresses_do_not_fill_the_peer_cache():
     cache = PeerCache(None)
     cache.remember(f"/ip4/10.0.0.{n}/p2p/flo" for n in range(200))
     assert len(cache.addresses) == 4
+
+
+@pytest.mark.parametrize(
+    ("host", "holder"),
+    [
+        *(("192.0.2.7", "192.0.2.7"), ("::ffff:192.0.2.7", "192.0.2.7")),
+        *(("2001:db8::7", "2001:db8::/64"), ("fe80::7%eth0", "fe80::7")),
+        *(("127.0.0.2", "this machine"), ("::1", "this machine"), ("::", ""), ("x.org", "")),
+    ],
+)
+def test_ipv6_network_counts_as_one_machine(host: str, holder: str) -> None:
+    assert holder_of(host) == holder
