@@ -217,7 +217,7 @@ class Intake:
         self._lengths: defaultdict[tuple[str, int], deque[int]] = defaultdict(
             partial(deque, maxlen=REMEMBERED_LENGTHS)
         )
-        self._texts: OrderedDict[bytes, bytes] = OrderedDict()
+        self._texts: OrderedDict[bytes, tuple[float, bytes]] = OrderedDict()
         self._longest = max(map(len, self.policy.tokenizer.get_vocab()))
 
     def observe(self, groups: Sequence[LocalGroup]) -> None:
@@ -267,7 +267,10 @@ class Intake:
         room = self.policy.context_length - len(training.prompt_ids)
         originals = [pooled.group.completions[number] for number in numbers]
         pairs = list(zip(originals, training.completions, strict=True))
-        reasons = [self._limit_reason(original.finish, output, room) for original, output in pairs]
+        reasons = [
+            self._limit_reason(original.finish, output, room) or self._loss(original.text, output)
+            for original, output in pairs
+        ]
         rewards = training.rewards
         accepted = [rewards[index] for index, reason in enumerate(reasons) if reason is None]
         mean = sum(accepted) / max(1, len(accepted))
@@ -289,7 +292,7 @@ class Intake:
         """Return why this node would not have ended the completion there, or would not read it."""
         limits, turns = self.limits, [len(output.ids[turn]) for turn in turns_of(output.trained)]
         generated = sum(turns)
-        if generated > limits.tokens or len(output.ids) > min(limits.read, room):
+        if not 0 < generated <= limits.tokens or len(output.ids) > min(limits.read, room):
             return "too_long"
         if finish is Finish.STOP:
             return None
@@ -299,17 +302,29 @@ class Intake:
             full = turns[-1] >= limits.turns.turn_tokens or limits.turns.last(len(turns), generated)
         return None if full else "unfinished"
 
+    def _loss(self, text: str, output: TrainingCompletion) -> str | None:
+        """Return a reason if the tokenizer cannot write what was scored."""
+        ids = [token for token, ours in zip(output.ids, output.trained, strict=True) if ours]
+        written = self.policy.decode(ids)
+        return None if written == text or _bare(written) == _bare(text) else "not_encodable"
+
     def _filter_reason(
         self, pooled: PooledGroup, text: str, output: TrainingCompletion
     ) -> str | None:
         ids = tuple(token for token, ours in zip(output.ids, output.trained, strict=True) if ours)
         lengths = self._lengths[pooled.group.env, pooled.group.level]
-        answer = Answer(text, ids, budget(lengths), self._is_of_another(pooled.author, text))
+        answer = Answer(text, ids, budget(lengths), self._is_of_another(pooled, text))
         return next((name for name in self.limits.refuse if FILTERS[name](answer)), None)
 
-    def _is_of_another(self, author: bytes, text: str) -> bool:
-        """Return whether another author sent the same text before, up to how it is written."""
-        sender = self._texts.setdefault(sha256(_bare(text).encode()).digest(), author)
+    def _is_of_another(self, pooled: PooledGroup, text: str) -> bool:
+        """Return whether another author sent the same text before, up to how it is written.
+
+        Updates may use a copy first, so the time at which the groups were received decides.
+        """
+        digest, sent = sha256(_bare(text).encode()).digest(), (pooled.received, pooled.author)
+        received, sender = self._texts.get(digest, sent)
+        if pooled.received < received or digest not in self._texts:
+            self._texts[digest] = sent
         while len(self._texts) > REMEMBERED_TEXTS:
             self._texts.popitem(last=False)
-        return sender != author
+        return sender != pooled.author and received <= pooled.received

@@ -2,8 +2,10 @@ from dataclasses import replace
 
 import pytest
 
+from node.config.learning import PolicySection
 from node.engines.engine import Sample
 from node.learner.off_policy import FILTERS
+from node.policy.policy import Policy
 from node.rollout.groups import (
     REMEMBERED_LENGTHS,
     GroupLimits,
@@ -23,14 +25,14 @@ POLICY = random_policy(hidden=32, layers=1)
 WORKING = "so 3 times 4 is 12 and 12 plus 5 is 17, as asked: "
 
 
-def sent(texts, *, author=b"m" * 32, env="sums", finish=Finish.STOP, ended=0):
+def sent(texts, *, author=b"m" * 32, env="sums", finish=Finish.STOP, ended=0, received=0.0):
     """Build an author's group; all texts after the first ``ended`` have ``finish``."""
     done = tuple(
         Completion((Segment(Writer.POLICY, text),), r, Finish.STOP if n < ended else finish)
         for n, (text, r) in enumerate(texts)
     )
     group = Group(env, 0, 7, 1, done)
-    return PooledGroup(author, encode_group(group), group, "1+1=", bytes(32), 0, received=0.0)
+    return PooledGroup(author, encode_group(group), group, "1+1=", bytes(32), 0, received)
 
 
 def intake(counters=None, *, completions=8, tokens=64, refuse=FILTERS, secret=b"secret", read=999):
@@ -118,6 +120,22 @@ def test_text_copied_by_sybil_under_another_key_is_rejected():
     assert counters.snapshot()["external_refused{reason=copied}"] == 1
     short = sent([("17", 1.0), ("18", 0.0)], author=sybil)
     assert reader.take(short) is not None, "short answers may be equal by chance"
+
+
+def test_copy_that_is_used_first_does_not_refuse_the_original():
+    reader, said = intake(), [(WORKING + "17", 1.0), ("18", 0.0)]
+    for author, received, is_used in ((b"s", 9.0, True), (b"h", 5.0, True), (b"s", 9.0, False)):
+        taken = reader.take(sent(said, author=author * 32, received=received))
+        assert (taken is not None) == is_used
+
+
+def test_text_that_the_tokenizer_cannot_write_is_refused():
+    counters = Counters()
+    policy = Policy.load(PolicySection(model="tiny", device="cpu"))
+    reader = replace(intake(counters, refuse=()), policy=policy)
+    taken = reader.take(sent([("\uff19", 1.0), ("9 ", 1.0), ("8", 0.0)]))
+    assert taken.rewards == (1.0, 0.0)
+    assert counters.snapshot() == {"external_refused{reason=not_encodable}": 1}
 
 
 @pytest.mark.parametrize(
