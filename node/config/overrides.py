@@ -17,7 +17,7 @@ _AROUND = " \t\"'`,;.:()<>[]…"  # what text around an id or its beginning may 
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Parse TOML; raise TOMLDecodeError also for what tomllib takes minutes or recursion for."""
+    """Parse TOML; raise TOMLDecodeError also for what tomllib cannot parse in time or at all."""
     if match := _DEEP.search(text):
         line = text.count("\n", 0, match.start()) + 1
         raise tomllib.TOMLDecodeError(f"a key has over 64 parts (at line {line})")
@@ -25,6 +25,8 @@ def parse_toml(text: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except RecursionError as error:
         raise tomllib.TOMLDecodeError("it is nested too deeply") from error
+    except ValueError as error:  # TOMLDecodeError is one; another is a number of 4,301 digits
+        raise tomllib.TOMLDecodeError(str(error)) from error
 
 
 def parse_assignments(pairs: Iterable[str], option: str = "--set") -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -25,6 +26,7 @@ from swarm.verification import Scores, TrajectoryTexts, VerifierError
 logger = logging.getLogger(__name__)
 
 EPISODES = 4  # Per level; as many tasks of other families.
+QUESTIONS, DRAW_SECONDS = 64, 5.0  # Per level, drawn only to find errors; at most for so long.
 ANSWERS = ("", "0", "yes", "[1, 2]")  # to such a task
 TURNS = 16  # Maximum per episode.
 MOST_QUESTION = 1 << 17  # Characters; longer ones take minutes to be read, and fit no context.
@@ -95,7 +97,11 @@ def try_replays(specs: Sequence[EnvSpec], allowed: Allowed) -> Trial:
         built = {s.name: _built(verifier, s) for s in specs if s.name in available}
         played = {s.name: _played(verifier, s) for s in env_specs if s.name in available}
         episodes = [e for spec in replayable for e in played[spec.name]]
-    custom = [s for s in specs if s.source == "plugin" and s.name in built.keys() - FAMILIES.keys()]
+        custom = [
+            s for s in specs if s.source == "plugin" and s.name in built.keys() - FAMILIES.keys()
+        ]
+        for spec in custom:
+            _warn_of_failing_draws(verifier, spec)
     for hash_seed in REPLAY if episodes or custom else ():
         with Verifier([*replayable, *custom], allowed, outside=False, hash_seed=hash_seed) as other:
             other.log_with(verifier)
@@ -127,6 +133,21 @@ def _built(verifier: Verifier, spec: EnvSpec) -> dict[TaskRef, _Built]:
                 is_slow = len(scores.over) == len(answers)
                 results[task] = _Built(prompt, right, answers, scores.rewards, seconds, is_slow)
     return results
+
+
+def _warn_of_failing_draws(verifier: Verifier, spec: EnvSpec) -> None:
+    for level in range(len(spec.levels)):
+        errors: list[VerifierError] = []
+        end = time.monotonic() + DRAW_SECONDS
+        for task in _tasks(spec, level, QUESTIONS):
+            if time.monotonic() < end:
+                try:
+                    verifier.prompts([task])
+                except VerifierError as error:
+                    errors.append(error)
+        if errors:
+            text = "env %r level %d: nodes skip a part of its questions, %d of %d here: %s"
+            logger.warning(text, spec.name, level, len(errors), QUESTIONS, errors[0])
 
 
 def _verdict(verifier: Verifier, task: TaskRef, answers: Sequence[str]) -> Scores:
@@ -188,9 +209,9 @@ def _unequal(task: TaskRef, difference: str) -> TaskSetError:
     )
 
 
-def _tasks(spec: EnvSpec, level: int) -> list[TaskRef]:
+def _tasks(spec: EnvSpec, level: int, count: int = EPISODES) -> list[TaskRef]:
     rng = random.Random(f"replay-trial/{spec.name}/{level}")
-    return [TaskRef(spec.name, level, rng.getrandbits(63)) for _ in range(EPISODES)]
+    return [TaskRef(spec.name, level, rng.getrandbits(63)) for _ in range(count)]
 
 
 def _played(verifier: Verifier, spec: EnvSpec) -> list[_Episode]:

@@ -134,7 +134,8 @@ def test_load_reports_missing_and_invalid_config_files(tmp_path):
     path = tmp_path / "node.toml"
     with pytest.raises(NodeError, match="swarm-node init"):
         load(path)
-    for content in (b"[node\n", b"\xff\xfe", b"a={a=" * 3000, b"a" + b" . 'a'" * 50_000 + b"=1"):
+    deep = b"a={a=" * 3000, b"a" + b" . 'a'" * 50_000 + b"=1"
+    for content in (b"[node\n", b"\xff\xfe", b"a = " + b"1" * 5000, *deep):
         path.write_bytes(content)
         with pytest.raises(ConfigError, match=r"node\.toml"):
             load(path)

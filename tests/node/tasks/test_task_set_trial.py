@@ -174,6 +174,12 @@ def test_warning_reports_reward_for_empty_answer(tried, caplog, question, score,
     assert ("rewards every answer alike" in caplog.text) == (score == "0.5")
 
 
+def test_replay_check_warns_about_questions_that_cannot_be_drawn(tried, caplog):
+    tried('{"question": f"What is {number // (number % 24)}?"}', "len(answer) / 9")
+    (line,) = [each.getMessage() for each in caplog.records if "skip" in each.getMessage()]
+    assert re.search(r"part of its questions, \d+ of 64 here: .*ZeroDivisionError", line)
+
+
 def test_environment_error_is_logged_once(tmp_path, caplog):
     flaky_code = STUBBORN.replace("return f", "self._odd = seed % 2\n        return f")
     flaky_code = flaky_code.replace(
