@@ -130,7 +130,7 @@ def _errors_of_options(task_set: str) -> Iterator[None]:
         remedy = "See what is missing with: swarm-node doctor."
         raise NodeError("the task set cannot be tested", str(failure), remedy) from failure
     except TaskSetError as error:
-        remedy = "Correct it, or use starter, reasoning-gym or another file."
+        remedy = "Correct it (docs/guides/own_tasks.md), or name another task set."
         raise UsageError("--task-set", f"{task_set} ({error})", remedy) from error
     except BadSchema as error:
         field, _, problem = str(error).partition(": ")
@@ -214,7 +214,7 @@ def plan_command(
     from node.plan.plan import lines
 
     say_lines(lines(estimate))
-    tokens = "" if task_tokens == TASK_TOKENS else f" --task-tokens {task_tokens}"
+    tokens = "" if task_tokens == TASK_TOKENS else f" --task-tokens {estimate.tokens}"
     say(as_typed(f"next: swarm-node init --model {quote(model)}{tokens} FOLDER"))
 
 

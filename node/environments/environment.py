@@ -337,6 +337,10 @@ def raised(error: BaseException, most: int = 200) -> str:
 
     The sandbox hides files and networks, and the ``repr`` of such an error lacks the file's name.
     """
+    if isinstance(error, SyntaxError):
+        return (
+            f"{type(error).__name__}({error.msg!r}) at {str(error.filename)[-40:]}:{error.lineno}"
+        )
     is_os = isinstance(error, OSError)
     text = f"{type(error).__name__}({str(error)!r})" if is_os else repr(error)
     lines = ((f.f_code.co_filename, n) for f, n in traceback.walk_tb(error.__traceback__))

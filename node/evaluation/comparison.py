@@ -293,7 +293,9 @@ def question_of(
     if text is None:
         return drawn(verifier, levels, Random())
     if not (wanted := text.strip()):
-        raise UsageError("QUESTION", text, "Type a question, or omit it for a random task sample.")
+        raise UsageError(
+            "QUESTION", repr(text), "Type a question, or omit it for a random task sample."
+        )
     affixes = {spec.name: spec.template.split(QUESTION) for spec in manifest.catalogue}
     rng = Random(text)  # the same question is recognized each time, or never
     for tasks in _batches(levels, rng, LOOKED_AT):

@@ -106,7 +106,7 @@ def model_card(
         f"# {name}, {'' if training.trained else 'not '}trained in a swarm\n",
         _summary(training, warm_start),
         _table(base, training, origin, warm_start),
-        _tasks(config.tasks, origin, base),
+        _tasks(config.tasks, origin, base, adapter),
         _use(adapter, warm_adapter, hub_id or "BASE", config.policy.dtype),
         "## License\n",
         f"That of the base model: {_code(licence)}.\n"
@@ -187,9 +187,13 @@ def _table(base: str, training: Training, origin: ModelOrigin, started: WarmStar
     return "\n".join(lines) + "\n"
 
 
-def _tasks(section: TasksSection, origin: ModelOrigin, base: str) -> str:
+def _tasks(section: TasksSection, origin: ModelOrigin, base: str, adapter: bool) -> str:
     if origin.manifest is None:
         return ""
+    if adapter:
+        return (
+            "## Evaluation\n\nswarm-node evaluates the whole model, exported without `--adapter`.\n"
+        )
     families = ", ".join(_selected(section, origin.manifest.catalogue))
     model = "BASE" if _is_folder(base) else shlex.quote(" ".join(base.split()).replace("`", ""))
     note = "BASE is the folder of the base model. " if _is_folder(base) else ""
@@ -226,6 +230,7 @@ def _use(adapter: bool, warm_adapter: bool, base: str, dtype: str) -> str:
             "from transformers import AutoModelForCausalLM\n\n"
             f"base = AutoModelForCausalLM.from_pretrained({base!r}{dtype_arg})\n"
             'model = PeftModel.from_pretrained(base, ".")\n```\n'
+            + ("\nBASE is the folder of the base model.\n" if base == "BASE" else "")
         )
     return (
         "## Use\n\n```python\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n\n"

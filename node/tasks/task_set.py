@@ -81,7 +81,9 @@ def load_task_set(name_or_path: str) -> tuple[EnvSpec, ...]:
         shipped = _SHIPPED / f"{name_or_path}.toml"
         if not shipped.is_file():
             names = ", ".join(sorted(f.name.removesuffix(".toml") for f in _SHIPPED.iterdir()))
-            remedy = f"name one of {names}, or a path ending in .toml"
+            remedy = (
+                f"name one of {names}, or a path ending in .toml, which may name your own files"
+            )
             raise TaskSetError(f"no task set {name_or_path!r}: {remedy}")
         text, folder = shipped.read_text(encoding="utf-8"), Path()
     try:

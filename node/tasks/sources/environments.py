@@ -13,7 +13,7 @@ from node.environments.games import SHIPPED
 from node.environments.own_file import LIBRARIES, environment_of, load_file, replayed
 from node.errors import TaskSetError
 from node.tasks.answers import read_turn
-from node.tasks.sources.jsonl import file_digest
+from node.tasks.sources.jsonl import CHANGED, file_digest
 from protocol.manifest import EnvSpec, Extract
 
 GROUP = "swarm_node.environments"  # Entry point group.
@@ -66,7 +66,7 @@ def open_environment(
     """
     if file:
         # First, so that no other file than the swarm's is executed.
-        _check_version(spec, file_digest(Path(file)), "get the same file")
+        _check_version(spec, file_digest(Path(file)), CHANGED)
     try:
         cls = load_file(Path(file), spec.name) if file else _brought(spec.name)
     except ImportError as error:

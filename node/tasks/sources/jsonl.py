@@ -70,12 +70,15 @@ class JsonLines:
         return float(entry["match"] == "numeric" and _equal_numbers(entry["answer"], answer))
 
 
+CHANGED = "restore it, get the members' file, or create another swarm"
+
+
 def check_version(spec: EnvSpec, path: Path) -> None:
     """Raise ``TaskSetError`` unless ``path`` is the file that ``spec`` names by its digest."""
     if (digest := file_digest(path)) != spec.version:
         raise TaskSetError(
-            f"env {spec.name!r}: {str(path)!r} is {digest}, the swarm's is {spec.version}: "
-            "get the same file"
+            f"env {spec.name!r}: {str(path)!r} is not the swarm's file (SHA-256 {digest}, not "
+            f"{spec.version}): {CHANGED}"
         )
 
 

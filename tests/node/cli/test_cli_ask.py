@@ -102,7 +102,7 @@ def test_play_loads_the_environment_of_a_task_set_or_file(terminal, said):
     assert output.startswith("error: --file: no.py. There is no such file")
     Path("other.py").write_text("")
     output = terminal.refuses(1, "play", "treasure", *task_set, "--file", "other.py")
-    assert "'treasure' is of version" in output and "get the same file" in output
+    assert "'treasure' is of version" in output and "get the members' file" in output
     assert "evel" not in output, "the error does not mention levels"
 
 

@@ -61,7 +61,7 @@ def test_doctor_finds_a_missing_or_different_task_file(tmp_path):
     tasks.unlink()
     (missing,) = check_pinned(config, folder)
     assert other.level == missing.level == "fail" and "tasks.files.sums" in missing.remedy
-    assert "the swarm's is" in other.found and "No such file" in missing.found
+    assert "is not the swarm's file" in other.found and "No such file" in missing.found
 
 
 def test_doctor_reports_an_unmet_admission_rule(tmp_path):

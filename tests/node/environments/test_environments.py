@@ -9,7 +9,7 @@ import numpy
 import pytest
 
 from experiments.recipe.local_verifier import LocalVerifier
-from node.environments.environment import MOST_ACTION, Episode, EpisodeError, run
+from node.environments.environment import MOST_ACTION, Episode, EpisodeError, raised, run
 from node.environments.own_file import replayed
 from node.errors import TaskSetError
 from node.tasks.scorer import Answered, Move, Scorer
@@ -315,8 +315,14 @@ def test_open_envs_reports_environment_without_file(tmp_path):
 def test_open_envs_rejects_a_changed_file(tmp_path):
     spec, allowed = written(tmp_path)
     (tmp_path / "treasure.py").write_text(WRITTEN + "\n")
-    with pytest.raises(TaskSetError, match=r"is of version .*: get the same file"):
+    with pytest.raises(TaskSetError, match=r"is of version .*: restore it"):
         open_envs([spec], allowed)
+
+
+def test_syntax_error_names_file_and_line():
+    with pytest.raises(SyntaxError) as error:
+        compile("\nclass Treasure\n", "/tasks/treasure.py", "exec")
+    assert raised(error.value) == "SyntaxError(\"expected ':'\") at /tasks/treasure.py:2"
 
 
 @pytest.mark.parametrize(

@@ -236,11 +236,12 @@ def test_model_card_claims_only_actual_training_and_peers():
 
 def test_model_card_links_public_base_and_hides_local_path(tmp_path):
     public = Config.with_overrides({"policy.model": "Qwen/Qwen2.5-0.5B-Instruct"})
-    card = model_card(public, UNTRAINED, UNKNOWN, adapter=True)
+    card = model_card(public, UNTRAINED, OURS, adapter=True)
     data = ModelCard(card).data
     assert (data.base_model, data.library_name) == ("Qwen/Qwen2.5-0.5B-Instruct", "peft")
     assert "base = AutoModelForCausalLM.from_pretrained('Qwen/" in card
     assert "look it up before sharing" in card
+    assert "without `--adapter`" in card and "swarm-node eval " not in card
     folder = tmp_path / "secret place" / "mine"
     folder.mkdir(parents=True)
     private = Config.with_overrides({"policy.model": str(folder)})
@@ -257,7 +258,9 @@ def test_exported_adapter_names_its_base_and_not_the_folder(tmp_path):
     write_card(config, run.create(), loaded, tmp_path, adapter=True)
     assert json.loads(settings.read_text()) == {"base_model_name_or_path": "mine", "r": 8}
     card = tmp_path / "README.md"
-    assert "from_pretrained('BASE'" in card.read_text() and "secret place" not in card.read_text()
+    text = card.read_text()
+    assert "from_pretrained('BASE'" in text and "BASE is the folder of the base model" in text
+    assert "secret place" not in text
     assert card.stat().st_mode == settings.stat().st_mode, "README.md is as readable as the rest"
 
 

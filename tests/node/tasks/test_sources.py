@@ -179,12 +179,12 @@ def test_changed_file_is_refused_and_makes_verifier_unavailable(file):
     with Verifier(agreed, allowed, outside=False) as verifier:
         verifier.start()
         file.write_text(file.read_text() + json.dumps({"prompt": "more", "answer": "1"}))
-        with pytest.raises(TaskSetError, match="get the same file"):
+        with pytest.raises(TaskSetError, match="get the members' file"):
             open_envs(agreed, allowed)
         worker = newest_worker()
         worker.kill()
         until(lambda: ended(worker))
-        with pytest.raises(VerifierError, match="get the same file") as refusal:
+        with pytest.raises(VerifierError, match="get the members' file") as refusal:
             verifier.verify(TaskRef("halves", 0, 1), ["1"])
     assert refusal.value.reason == "unavailable"
 
