@@ -18,10 +18,10 @@ from node.config.config import Config, load, write_config
 from node.config.registry import ENGINES
 from node.config.sections import NetworkSection
 from node.demo.node_process import NodeProcess, RecordTail, stop_all
-from node.demo.summary import SwarmSummary, SwarmView, draw, summarise_node, summarise_swarm
+from node.demo.summary import SwarmSummary, SwarmView, summarise_node, summarise_swarm
 from node.engines.kinds import EngineKind
 from node.errors import ConfigError, NodeError
-from node.monitor.history import read_history
+from node.monitor.history import MEASURES, draw_runs, read_history, window_for
 from node.monitor.output import as_typed
 from node.monitor.record import RoundRecord
 from node.network.creation import create_swarm
@@ -327,7 +327,7 @@ def summarise(
         remedy = f"The logs are under {folder}."
         raise NodeError("stopped before every node finished a round", None, remedy)
     chart = folder / "reward.png"
-    draw(records, chart)
+    draw_runs(records, window_for(list(records.values())), chart, MEASURES[:2])
     rows = []
     for number, (name, node) in enumerate(nodes.items()):
         peer_id = Identity.load(node.folder / "identity.key").peer_id

@@ -1,4 +1,4 @@
-"""The demo swarm's summary, live view and chart."""
+"""The demo swarm's summary and live view."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
@@ -16,7 +15,6 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
 
-from node.monitor.history import Curve, new_figure
 from node.monitor.record import (
     RoundRecord,
     bars_for,
@@ -230,38 +228,3 @@ def _last_evaluated(rows: Sequence[RoundRecord]) -> RoundRecord | None:
 def _taken(recent: Sequence[RoundRecord]) -> str:
     average = fmean(record.groups_external for record in recent)
     return f"{average:.1f} of {fmean(record.external_wanted for record in recent):.0f}"
-
-
-WINDOW = 9
-
-
-def draw(records: Records, path: Path) -> None:
-    """Draw own reward (smoothed) and held-out reward of every node, by round, as PNG."""
-    figure = new_figure(10, 4.2)
-    left, right = figure.subplots(1, 2, sharey=True)
-    _panel(left, records, "reward_local", f"own rollouts (mean of {WINDOW} rounds)", WINDOW)
-    _panel(right, records, "reward_eval", "held-out questions", 1)
-    left.set_ylabel("reward")
-    right.legend(frameon=False, fontsize="small")
-    figure.savefig(path, dpi=130)
-
-
-def _panel(axes: Any, records: Records, figure: str, title: str, window: int) -> None:
-    by_round: dict[int, list[float]] = {}
-    for name, rows in records.items():
-        points = [(r.round, value) for r in rows if (value := getattr(r, figure)) is not None]
-        for at_round, value in points:
-            by_round.setdefault(at_round, []).append(value)
-        axes.plot(*_xy(points, window), linewidth=1, alpha=0.55, label=name)
-    # A round that some nodes have not reached would bias the mean.
-    means = [(n, sum(v) / len(v)) for n, v in sorted(by_round.items()) if len(v) == len(records)]
-    axes.plot(*_xy(means, window), color="black", linewidth=2.2, label="mean")
-    axes.set_title(title)
-    axes.set_xlabel("round")
-    axes.grid(alpha=0.25)
-    axes.set_ylim(bottom=0)
-
-
-def _xy(points: list[tuple[int, float]], window: int) -> tuple[Any, Any]:
-    curve = Curve.of(points).smoothed(window)
-    return curve.rounds, curve.values

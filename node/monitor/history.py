@@ -290,19 +290,25 @@ CYCLE = 10  # colors that are easy to distinguish
 FEW = 24  # up to this many points are marked, because few points make a faint line
 
 
-def draw_runs(runs: Mapping[str, Sequence[RoundRecord]], window: int, path: Path) -> None:
+def draw_runs(
+    runs: Mapping[str, Sequence[RoundRecord]],
+    window: int,
+    path: Path,
+    measures: Sequence[Measure] = MEASURES,
+) -> None:
     """Write a chart of runs to ``path``, which ends in one of :data:`ENDINGS`.
 
     ``window`` is in rounds. Raises OSError if the file cannot be written.
     """
     curves = {
         measure: {name: Curve.measured(measure, history) for name, history in runs.items()}
-        for measure in MEASURES
+        for measure in measures
     }
-    measures = [m for m in MEASURES if any(len(c.rounds) for c in curves[m].values())]
-    rows = -(-len(measures) // COLUMNS)
-    figure = new_figure(4.2 * COLUMNS, 2.6 * rows + 0.6)
-    panels = figure.subplots(rows, COLUMNS, squeeze=False, sharex=True).flat
+    measures = [m for m in measures if any(len(c.rounds) for c in curves[m].values())]
+    columns = min(COLUMNS, len(measures))
+    rows = -(-len(measures) // columns)
+    figure = new_figure(4.2 * columns, 2.6 * rows + 0.6)
+    panels = figure.subplots(rows, columns, squeeze=False, sharex=True).flat
     lines: list[Any] = []
     for axes, measure in zip(panels, measures, strict=False):
         lines = _panel(axes, curves[measure], window)
@@ -311,9 +317,8 @@ def draw_runs(runs: Mapping[str, Sequence[RoundRecord]], window: int, path: Path
     for axes in panels[len(measures) :]:
         axes.set_axis_off()
     figure.supxlabel(f"round (curves: mean of {window} rounds)" if window > 1 else "round")
-    columns = min(len(runs), 6)
     names = [_plain(name) for name in runs]
-    figure.legend(lines, names, loc="outside upper center", ncols=columns, frameon=False)
+    figure.legend(lines, names, loc="outside upper center", ncols=min(len(runs), 6), frameon=False)
     figure.savefig(path, dpi=130)
 
 

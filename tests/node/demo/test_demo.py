@@ -14,8 +14,9 @@ from node.demo import run as run_module
 from node.demo import summary as module
 from node.demo.node_process import NodeProcess, RecordTail
 from node.demo.run import DemoSettings, node_overrides, opening
-from node.demo.summary import LINE_SECONDS, SwarmView, draw
+from node.demo.summary import LINE_SECONDS, SwarmView
 from node.errors import ConfigError
+from node.monitor.history import MEASURES, draw_runs
 from node.monitor.record import RoundRecord, Terminal
 from node.plan import machine
 from node.plan.machine import GIB, Machine, by_data_sheet
@@ -49,7 +50,7 @@ def test_live_view_averages_only_measured_rounds(tmp_path):
     quiet, busy = (line.split() for line in text.splitlines() if line.strip()[:2] in ("a ", "b "))
     assert quiet[:6] == ["a", "2", "–", "–", "–", "–"]
     assert busy[:6] == ["b", "2", "0.250", "–", "0.125", "50%"]
-    draw({"a": QUIET, "b": BUSY}, tmp_path / "chart.png")
+    draw_runs({"a": QUIET, "b": BUSY}, 1, tmp_path / "chart.png", MEASURES[:2])
     assert (tmp_path / "chart.png").stat().st_size > 0
 
 
