@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from node.policy.policy import Policy
 
 Prompts = Sequence[Sequence[int]]  # token ids of each
+OWN = -1  # the stream of completions that :meth:`RolloutEngine.generate` waits for
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,18 +197,15 @@ class Pending:
 
     trajectory: SamplingRequest
     sampling: Sampling
-    streamed: bool  # whether it is polled for
     cap: int  # maximum tokens of the whole completion
     added: list[RequestOutput] = field(default_factory=list)
 
     @classmethod
-    def of(
-        cls, trajectory: SamplingRequest, sampling: Sampling, policy: Policy, *, streamed: bool
-    ) -> Pending:
+    def of(cls, trajectory: SamplingRequest, sampling: Sampling, policy: Policy) -> Pending:
         """Create it without added tokens; raise ValueError for a prompt that is too long."""
         policy.check_prompt(trajectory.prompt)
         limit = policy.context_length - len(trajectory.prompt)
-        return cls(trajectory, sampling, streamed, min(sampling.max_new_tokens, limit))
+        return cls(trajectory, sampling, min(sampling.max_new_tokens, limit))
 
     @property
     def tokens(self) -> Tokens:

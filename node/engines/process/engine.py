@@ -13,6 +13,7 @@ from dataclasses import astuple
 from typing import Any
 
 from node.engines.engine import (
+    OWN,
     Pending,
     Prompts,
     RequestOutput,
@@ -58,7 +59,6 @@ class EngineProcess(RolloutEngine):
         self._pausing = False
         self._failure: NodeError | None = None
         self._pending: dict[int, Pending] = {}
-        self._samples: dict[int, Sample] = {}
         self._finished: defaultdict[int, list[tuple[int, Sample]]] = defaultdict(list)
 
     @property
@@ -66,26 +66,22 @@ class EngineProcess(RolloutEngine):
         return self._child.pid if self._child else None
 
     def generate(self, prompts: Prompts, n: int, sampling: Sampling) -> list[list[Sample]]:
-        pending = [
-            Pending.of(SamplingRequest(row, tuple(prompt)), sampling, self._policy, streamed=False)
-            for prompt in prompts
-            for row in range(n)
-        ]
-        numbers = self._take_on(pending)
-        while not all(number in self._samples for number in numbers):
+        rows = [tuple(prompt) for prompt in prompts for _ in range(n)]
+        requests = [SamplingRequest(row, prompt, stream=OWN) for row, prompt in enumerate(rows)]
+        self._take_on([Pending.of(each, sampling, self._policy) for each in requests])
+        while len(self._finished[OWN]) < len(rows):
             self._receive(None)
-        samples = [self._samples.pop(number) for number in numbers]
+        finished = dict(self._finished.pop(OWN))
+        samples = [finished[row] for row in range(len(rows))]
         return [samples[start : start + n] for start in range(0, len(samples), n)]
 
     def submit(self, trajectories: Sequence[SamplingRequest], sampling: Sampling) -> None:
-        keys = {p.trajectory.key for p in self._pending.values() if p.streamed}
+        keys = {p.trajectory.key for p in self._pending.values() if p.trajectory.stream != OWN}
         for trajectory in trajectories:
             if trajectory.key in keys:
                 raise ValueError(f"there is a trajectory with the key {trajectory.key} already")
             keys.add(trajectory.key)
-        self._take_on(
-            [Pending.of(each, sampling, self._policy, streamed=True) for each in trajectories]
-        )
+        self._take_on([Pending.of(each, sampling, self._policy) for each in trajectories])
 
     def poll(self, seconds: float, stream: int = 0) -> list[tuple[int, Sample]]:
         deadline = time.monotonic() + seconds
@@ -149,7 +145,7 @@ class EngineProcess(RolloutEngine):
                 receiver.send({order: self._ordered})
             self._receive(None)
 
-    def _take_on(self, trajectories: Sequence[Pending]) -> list[int]:
+    def _take_on(self, trajectories: Sequence[Pending]) -> None:
         """Register trajectories and send them; those already complete are done."""
         numbers = list(range(self._submitted, self._submitted + len(trajectories)))
         self._submitted += len(trajectories)
@@ -162,7 +158,6 @@ class EngineProcess(RolloutEngine):
             self._send(self._pending)
         else:
             self._send(number for number in numbers if number in self._pending)
-        return numbers
 
     def start(self) -> None:
         """Start the process now; raise NodeError if that fails or the engine is closed."""
@@ -206,10 +201,7 @@ class EngineProcess(RolloutEngine):
     def _done(self, number: int, finish: Finish) -> None:
         pending = self._pending.pop(number)
         sample = pending.sample(self._policy, finish)
-        if pending.streamed:
-            self._finished[pending.trajectory.stream].append((pending.trajectory.key, sample))
-        else:
-            self._samples[number] = sample
+        self._finished[pending.trajectory.stream].append((pending.trajectory.key, sample))
 
     def _replace_dead(self) -> None:
         """Replace a dead process once; without pending work, at the next submission."""

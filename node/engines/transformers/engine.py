@@ -83,7 +83,7 @@ class TransformersEngine(RolloutEngine):
         keys = {each.trajectory.key for each in self._pending.values()}
         if len(keys | {each.key for each in trajectories}) < len(keys) + len(trajectories):
             raise ValueError("there is a trajectory with one of these keys already")
-        entries = [Pending.of(each, sampling, self._policy, streamed=True) for each in trajectories]
+        entries = [Pending.of(each, sampling, self._policy) for each in trajectories]
         requests = []
         for number, pending in enumerate(entries, self._submitted):
             self._pending[number] = pending
@@ -194,11 +194,7 @@ class TransformersEngine(RolloutEngine):
         self, prompts: Prompts, n: int, sampling: Sampling, generator: torch.Generator
     ) -> list[list[Sample]]:
         policy, requests = self._policy, [SamplingRequest(0, tuple(each)) for each in prompts]
-        rows = [
-            Pending.of(request, sampling, policy, streamed=False)
-            for request in requests
-            for _ in range(n)
-        ]
+        rows = [Pending.of(each, sampling, policy) for each in requests for _ in range(n)]
         concurrent = self._batch is not None
         merged = policy.merged() if concurrent else self._decoders.merged(policy)
         decoding = self._decoders.open(merged, sampling, generator, beside=concurrent)
