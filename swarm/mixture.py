@@ -31,7 +31,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
 from swarm.groups import Candidate
-from swarm.peer_advantage import Earned, PeerAdvantage
+from swarm.peer_advantage import PeerAdvantage
 from swarm.reputation import PROMISING
 
 
@@ -138,34 +138,22 @@ class Caps:
 class Mixture:
     """A pure state machine: equal seeds, observations and arguments give equal groups.
 
-    ``seed`` makes the choices of nodes differ. ``rule``, with its ``options``, sets the number of
-    groups and the order of an author's. ``discard`` drops uninformative groups.
+    ``seed`` makes the choices of nodes differ. ``rule`` sets the number of groups and the order of
+    an author's. ``discard`` drops uninformative groups.
     """
 
     def __init__(
         self,
         settings: MixtureSettings,
         seed: int,
-        advantage: PeerAdvantage | None = None,
-        rule: type[Selection] = AutoSelection,
-        options: Any = None,
+        rule: Selection | None = None,
         *,
         discard: bool = True,
     ) -> None:
         self._settings = settings
         self._discard = discard
         self._seed = seed
-        self._advantage = advantage or PeerAdvantage()
-        self._rule = rule(settings, self._advantage, options)
-
-    def observe(self, groups: Iterable[Earned], proven: Set[bytes]) -> None:
-        """Observe the rewards of a round's local and admitted groups."""
-        self._advantage.observe(groups, proven)
-
-    @property
-    def peer_advantage(self) -> float | None:
-        """Peers' reward advantage, None while unknown."""
-        return self._advantage.value
+        self._rule = rule or AutoSelection(settings, PeerAdvantage())
 
     def replaced(
         self, candidates: Iterable[Candidate], proven: Set[bytes], trusted: Set[bytes] = frozenset()

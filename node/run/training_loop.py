@@ -238,6 +238,7 @@ class Trainer:
         self._external = ExternalGroups(
             experience,
             open_mixture(config, rules, self.peer_advantage),
+            self.peer_advantage,
             open_intake(config, policy, secret or secrets.token_bytes(16), counters),
             counters,
             replaced=config.mixture.external if rules.fill else 0,

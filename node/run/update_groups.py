@@ -130,8 +130,9 @@ class Taken:
 class ExternalGroups:
     """Peer groups from the replay buffer, and the credit that their authors get.
 
-    ``experience`` keeps reputations and results; ``intake`` cuts groups to size. ``replaced`` is J,
-    local groups replaced. ``trusted`` returns the authors that the user trusts; banned ones do not
+    ``experience`` keeps reputations and results; ``intake`` cuts groups to size. ``advantage`` is
+    observed each round, and the rule of ``mixture`` may read it. ``replaced`` is J, local groups
+    replaced. ``trusted`` returns the authors that the user trusts; banned ones do not
     count. Groups of banned authors are not used, nor of those that ``blocked`` returns. ``hidden``
     returns the envs whose rewards depend on hidden state. ``unread`` has those whose observations
     the policy cannot read.
@@ -139,6 +140,7 @@ class ExternalGroups:
 
     experience: Experience
     mixture: Mixture
+    advantage: PeerAdvantage
     intake: Intake
     counters: Counters
     replaced: int = 0
@@ -178,7 +180,7 @@ class ExternalGroups:
             *(Earned(OWN, g.group.env, g.group.level, g.training.rewards) for g in generated),
             *(Earned(g.key.author, g.env, g.level, g.rewards) for g in self._pool.arrived()),
         ]
-        self.mixture.observe(results, proven)
+        self.advantage.observe(results, proven)
         # Before the update, which may change what there is room for.
         wanted = self.mixture.wanted(informative_count)
         fresh, tried = self._fresh(), self._accounts.tried()
@@ -197,7 +199,7 @@ class ExternalGroups:
             training=[training for _, training in selected],
             proven=proven,
             wanted=wanted,
-            peer_advantage=self.mixture.peer_advantage,
+            peer_advantage=self.advantage.value,
             dropped=tuple(dropped),
         )
 
@@ -253,9 +255,8 @@ def open_intake(config: Config, policy: Policy, secret: bytes, counters: Counter
 
 def open_mixture(config: Config, rules: Rules, advantage: PeerAdvantage) -> Mixture:
     section = config.mixture
-    rule = SELECTIONS.load(section.select)
-    options = SELECTIONS.options(section.select, section.select_options)
-    return Mixture(section, config.node.seed, advantage, rule, options, discard=rules.discard)
+    rule = SELECTIONS.open(section.select, section.select_options, section, advantage)
+    return Mixture(section, config.node.seed, rule, discard=rules.discard)
 
 
 def open_reference(

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from node.config.learning import MixtureSection
 from swarm.groups import Candidate, informative
-from swarm.mixture import AutoSelection, Mixture, UniformSelection
-from swarm.peer_advantage import OWN, Earned
+from swarm.mixture import AutoSelection, Mixture, Selection, UniformSelection
+from swarm.peer_advantage import OWN, Earned, PeerAdvantage
 from swarm.reputation import PROMISING
 from tests.swarm.experience_parts import START, pooled
 
@@ -49,7 +49,14 @@ def groups(authors, each: int = 1, **options) -> list[Candidate]:
     return [pooled(i, author=a, **options).candidate for a in authors for i in range(each)]
 
 
-mixtures = st.builds(Mixture, configs, st.integers(), rule=rules)
+def ruled(config: MixtureSection, rule: type[Selection], *rounds: list[Earned]) -> Mixture:
+    peers = PeerAdvantage()
+    for earned in rounds:
+        peers.observe(earned, ALL)
+    return Mixture(config, 1, rule(config, peers))
+
+
+mixtures = st.builds(ruled, configs, rules)
 
 
 @given(pools, mixtures, st.integers(0), st.integers(0, 9), proven_authors, st.data())
@@ -80,7 +87,7 @@ def assert_within_caps(authors: Counter[bytes], config: MixtureSection, size: in
 def test_selection_caps_author_and_unproven_shares_and_fills_the_update(
     candidates, config, rule, turn, local, proven
 ):
-    mixture = Mixture(config, 1, rule=rule)
+    mixture = ruled(config, rule)
     chosen = mixture.choose(candidates, turn, local, local, proven)
     assert len({c.key for c in chosen}) == len(chosen) <= mixture.wanted(local)
     assert all(c in candidates and informative(c.rewards) for c in chosen)
@@ -95,7 +102,7 @@ chosen_authors = st.lists(st.sampled_from(AUTHORS), max_size=12)
 
 @given(chosen_authors, configs, rules, st.integers(0, 9), proven_authors)
 def test_reduced_selection_still_respects_the_share_caps(authors, config, rule, local, proven):
-    places = Mixture(config, 1, rule=rule).within(authors, local, proven)
+    places = ruled(config, rule).within(authors, local, proven)
     final = [authors[place] for place in places]
     assert_within_caps(Counter(final), config, local + len(final), proven)
     assert bool(final) == bool(authors)
@@ -131,7 +138,7 @@ def test_trusted_peer_may_exceed_the_single_author_cap(trusted, taken):
 
 @given(pools, configs, rules, st.integers(0, 9), proven_authors)
 def test_trusted_peer_does_not_change_the_caps_on_others(candidates, config, rule, local, proven):
-    friend, mixture = AUTHORS[0], Mixture(config, 1, rule=rule)
+    friend, mixture = AUTHORS[0], ruled(config, rule)
     known = proven | {friend}
     chosen = mixture.choose(candidates, 1, local, local, known, trusted=frozenset({friend}))
     others = Counter(c.key.author for c in chosen if c.key.author != friend)
@@ -144,7 +151,7 @@ def test_trusted_peer_does_not_change_the_caps_on_others(candidates, config, rul
 def test_many_sybil_keys_get_no_more_than_one_unproven_author(rule, keys):
     honest = AUTHORS[:5]
     pool = groups(honest, 6) + groups(sybils(keys), 6, received=START + 9)
-    mixture = Mixture(MixtureSection(external=6), 1, rule=rule)
+    mixture = ruled(MixtureSection(external=6), rule)
     gained = total = 0
     for turn in range(20):
         chosen = mixture.choose(pool, turn, 2, 2, frozenset(honest))
@@ -204,8 +211,7 @@ def test_honest_author_among_200_sybil_keys_is_found_and_kept():
 
 @given(st.integers(0, 6), st.integers(0, 40))
 def test_uniform_rule_requests_a_fixed_count(external, local):
-    mixture = Mixture(MixtureSection(external=external), 1, rule=UniformSelection)
-    assert mixture.wanted(local) == external
+    assert ruled(MixtureSection(external=external), UniformSelection).wanted(local) == external
 
 
 @pytest.mark.parametrize(
@@ -241,7 +247,7 @@ def test_used_groups_fill_the_slots_that_unused_groups_leave(candidates, turn, w
     counted = [replace(c, uses=i % 3) for i, c in enumerate(candidates)]
     useful = sorted(c.uses for c in counted if informative(c.rewards))
     config = MixtureSection(external=wanted, author_share=1.0)
-    chosen = Mixture(config, 1, rule=UniformSelection).choose(counted, turn, 0, wanted, ALL)
+    chosen = ruled(config, UniformSelection).choose(counted, turn, 0, wanted, ALL)
     assert [c.uses for c in chosen] == useful[:wanted]
 
 
@@ -254,30 +260,24 @@ def history(advantage: float) -> list[Earned]:
 
 
 def test_node_ahead_uses_local_groups_and_still_samples_one_peer_group():
-    mixture, pool = Mixture(MixtureSection(external=6, target_groups=12), 1), groups(AUTHORS, 2)
-    assert (mixture.replaced(pool, ALL), mixture.wanted(2)) == (6, 10)
-    mixture.observe(history(-0.3), ALL)
-    wanted = (mixture.wanted(2), mixture.wanted(12))
-    assert (mixture.replaced(pool, ALL), *wanted) == (0, 1, 0)
-    for _ in range(100):
-        mixture.observe(history(0.1), ALL)
-    assert (mixture.replaced(pool, ALL), mixture.wanted(2)) == (6, 10)
+    config, pool = MixtureSection(external=6, target_groups=12), groups(AUTHORS, 2)
+    pasts = [], [history(-0.3)], [history(-0.3), *100 * [history(0.1)]]
+    mixtures = [ruled(config, AutoSelection, *past) for past in pasts]
+    taken = [(m.replaced(pool, ALL), m.wanted(2), m.wanted(12)) for m in mixtures]
+    assert taken == [(6, 10, 0), (0, 1, 0), (6, 10, 0)]
 
 
 @given(st.lists(st.lists(st.floats(0, 1), min_size=2, max_size=64)), st.floats(-0.2, 0.2))
 def test_unproven_groups_change_neither_advantage_nor_selection(rewards, advantage):
-    proven, pool = frozenset(AUTHORS), groups(AUTHORS, 2)
-    plain, flooded = (Mixture(MixtureSection(), 1) for _ in range(2))
     extra = [Earned(bytes([n]) * 32, "sums", 0, each) for n, each in enumerate(rewards, 100)]
-    plain.observe(history(advantage), proven)
-    flooded.observe([*extra, *history(advantage)], proven)
-    taken = [(m.peer_advantage, m.wanted(2), m.replaced(pool, proven)) for m in (plain, flooded)]
+    pasts = history(advantage), [*extra, *history(advantage)]
+    mixtures = [ruled(MixtureSection(), AutoSelection, past) for past in pasts]
+    taken = [(m.wanted(2), m.replaced(groups(AUTHORS, 2), ALL)) for m in mixtures]
     assert taken[0] == taken[1]
 
 
 def test_uniform_rule_ignores_the_peer_reward_advantage():
-    mixture = Mixture(MixtureSection(external=6), 1, rule=UniformSelection)
-    mixture.observe(history(-0.3), ALL)
+    mixture = ruled(MixtureSection(external=6), UniformSelection, history(-0.3))
     replaced = [mixture.replaced(pool, ALL) for pool in (groups(AUTHORS), groups(AUTHORS[:2]))]
     assert (*replaced, mixture.wanted(2)) == (6, 2, 6)
 
@@ -288,7 +288,7 @@ def test_auto_rule_selects_only_the_newest_groups_from_a_large_buffer():
     turns = range(60)
     numbers = {c.key.number for t in turns for c in mixture.choose(pool, t, 0, 0, ALL)}
     assert numbers == set(range(48, 80))
-    published = Mixture(MixtureSection(external=3), 1, rule=UniformSelection)
+    published = ruled(MixtureSection(external=3), UniformSelection)
     numbers = {c.key.number for t in turns for c in published.choose(pool, t, 0, 5, ALL)}
     assert min(numbers) < 5
 
@@ -312,8 +312,7 @@ def test_caps_avoid_rounding_down_and_uniform_caps_use_configured_sizes():
     config = MixtureSection(**sizes, author_share=0.29, unproven_share=0.57)
     caps = Mixture(config, 1).caps(100)
     assert (caps.author, caps.unproven) == (29, 57), "the float products are just below 29 and 57"
-    published = MixtureSection(external=4, local=8, unproven_share=0.5)
-    mixture = Mixture(published, 1, rule=UniformSelection)
+    mixture = ruled(MixtureSection(external=4, local=8, unproven_share=0.5), UniformSelection)
     assert (mixture.caps(12).author, mixture.caps(12).unproven) == (3, 6)
     assert mixture.caps(100) == mixture.caps(12)
 

@@ -108,7 +108,8 @@ class Loop:
         self.source = source or made.tasks
         self.external = ExternalGroups(
             experience,
-            Mixture(section, 0, self.peer_advantage, select),
+            Mixture(section, 0, select(section, self.peer_advantage)),
+            self.peer_advantage,
             self.intake,
             self.counters,
             replaced=external if rules.fill else 0,
