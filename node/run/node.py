@@ -270,7 +270,7 @@ def run_join(config: Config, folder: RunFolder, options: RunOptions, stages: Sta
     if launch := Launch.read():
         launch.check(config)
     tell, status = teller(folder.log, err=options.json), StatusFile(folder)
-    with stopping(status.stop_after(tell)) as stop, folder.locked(), ExitStack() as stack:
+    with stopping(tell, status.stop) as stop, folder.locked(), ExitStack() as stack:
         status.start()
         stack.callback(status.end)
         for note in enter(config, folder, options.swarm):

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,15 +96,6 @@ class StatusFile:
         with _logged("that this node stops"):
             if self._status:
                 self._report(STOPPING)
-
-    def stop_after(self, tell: Say) -> Say:
-        """Return a function that calls ``tell`` and then reports the stop."""
-
-        def stop(line: str) -> None:
-            tell(line)
-            self.stop()
-
-        return stop
 
     def close(self) -> None:
         """Report that the last round is done and the node is closing."""
@@ -266,9 +257,9 @@ class Stop(threading.Event):
     Before the work, or a second time, they interrupt the step; closing is never interrupted.
     """
 
-    def __init__(self, tell: Say) -> None:
+    def __init__(self, tell: Say, then: Callable[[], None]) -> None:
         super().__init__()
-        self._tell = tell
+        self._tell, self._then = tell, then
         self.printing: list[threading.Thread] = []
         self._stops = ""  # how a first signal ends the work that is under way
         self._closes = False
@@ -297,14 +288,18 @@ class Stop(threading.Event):
     def _say(self, text: str, number: int) -> None:
         """Print on another thread: this one may be in the middle of a line of its own."""
         line = f"{text} ({signal.Signals(number).name})"
-        self.printing.append(threading.Thread(target=self._tell, args=(line,)))
+        self.printing.append(threading.Thread(target=self._print, args=(line,)))
         self.printing[-1].start()
+
+    def _print(self, line: str) -> None:
+        self._tell(line)
+        self._then()
 
 
 @contextmanager
-def stopping(tell: Say = say) -> Iterator[Stop]:
-    """Let :data:`STOPS` end the block in order; ``tell`` shows messages to the user."""
-    stop = Stop(tell)
+def stopping(tell: Say = say, then: Callable[[], None] = lambda: None) -> Iterator[Stop]:
+    """Let :data:`STOPS` end the block in order; ``tell`` the user, ``then`` call this."""
+    stop = Stop(tell, then)
     handlers = {n: signal.signal(n, stop.on_signal) for n in STOPS}
     try:
         yield stop

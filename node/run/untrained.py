@@ -184,7 +184,7 @@ def run_untrained(
     network.prepare_process()
     counters, observing = Counters(), kind == "observe"
     tell, status = teller(folder.log, err=options.json), StatusFile(folder)
-    with stopping(status.stop_after(tell)) as stop, folder.locked(), ExitStack() as stack:
+    with stopping(tell, status.stop) as stop, folder.locked(), ExitStack() as stack:
         public, snapshot, observer = config.monitor.public, config.monitor.snapshot, None
         if observing or public or snapshot:
             wanted = public or (observing and not snapshot)

@@ -29,7 +29,7 @@ from node.storage.run_folder import RunFolder
 
 folder = RunFolder(Path(sys.argv[1]))
 status, round_ends = StatusFile(folder), folder.root / "round-ends"
-with stopping(status.stop_after(print)) as stop, folder.locked():
+with stopping(print, status.stop) as stop, folder.locked():
     status.start()
     with stop.working():
         print("working", flush=True)
