@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import time
@@ -22,7 +21,7 @@ from rich.text import Text
 from node.errors import NodeError
 from node.monitor.output import printable, printable_lines
 from node.monitor.record import RoundRecord, rounded, share
-from node.storage.atomic_files import DAMAGES, replacing, writing
+from node.storage.atomic_files import DAMAGES, append_whole, replacing, writing
 from node.threads import WorkThread
 from protocol.identity import peer_id_of
 from protocol.rollout import Segment, Writer
@@ -257,8 +256,7 @@ class GroupsFile:
                 if file.seek(0, os.SEEK_END):  # a killed process may have left a partial line
                     file.seek(-1, os.SEEK_END)
                     data = data if file.read(1) == b"\n" else b"\n" + data
-                if file.write(data) < len(data):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                append_whole(file, data)
 
     def _thin(self) -> None:
         bytes_left = {origin: self.most_bytes // (2 * len(ORIGINS)) for origin in ORIGINS}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import logging
-import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +23,7 @@ from node.monitor.history import Line, parsed, thinned
 from node.monitor.live import LivePanel, LoggedLines, PlainLines
 from node.monitor.logs import STDOUT, goes_to
 from node.monitor.record import RoundRecord, Sink, Terminal
-from node.storage.atomic_files import replacing, writing
+from node.storage.atomic_files import append_whole, replacing, writing
 from node.storage.run_folder import RunFolder
 from swarm.common.counters import Counters
 from swarm.common.util import make_private, plain_json
@@ -66,11 +64,7 @@ class JsonLinesFile:
     def _append(self, line: bytes) -> None:
         if self.file.tell() + len(line) > self._most:
             self._thin()
-        begin = self.file.tell()
-        if self.file.write(line) < len(line):
-            self.file.truncate(begin)
-            self.file.seek(begin)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        append_whole(self.file, line)
 
     def _thin(self) -> None:
         self.file.close()  # Windows replaces no open file

@@ -9,6 +9,7 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
 
@@ -122,6 +123,15 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise write_error(path, error) from error
+
+
+def append_whole(file: FileIO, data: bytes) -> None:
+    """Write at the end of an unbuffered file; a full disk leaves no part of it."""
+    begin = file.tell()
+    if file.write(data) < len(data):
+        file.truncate(begin)
+        file.seek(begin)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def make_folder(path: Path, option: str, *, fresh: bool = False) -> None:

@@ -175,26 +175,26 @@ def test_failed_sink_releases_the_other_sinks(tmp_path, monkeypatch):
 
 def test_lines_are_written_after_the_disk_has_space_again(tmp_path):
     script = """
-import resource, signal, sys
+import pytest, resource, sys
 from pathlib import Path
 from node.errors import DiskFullError
+from node.monitor.groups import GroupsFile
 from node.monitor.sinks import JsonLinesFile
+from tests.node.monitor.test_groups_file import GROUP
 from tests.node.monitor.test_monitor import rounds
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 lines = JsonLinesFile(Path(sys.argv[1]), 1 << 20)
+groups = GroupsFile(Path(sys.argv[1]).with_name("groups.jsonl"), lambda: [GROUP] * 20, 1 << 20)
 first, second, third, fourth = rounds(4)
 lines.write(first)
 _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
 resource.setrlimit(resource.RLIMIT_FSIZE, (lines.file.tell() + 100, most))
-for record in (second, third):
-    try:
-        lines.write(record)
-    except DiskFullError:
-        continue
-    raise AssertionError("there was no room")
+for write in (lambda: lines.write(second), lambda: lines.write(third), groups.close):
+    with pytest.raises(DiskFullError):
+        write()
 resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 lines.write(fourth)
 """
     path = tmp_path / "metrics.jsonl"
     python(script, str(path), check=True)
     assert read_history(tmp_path) == rounds(4)
+    assert not (tmp_path / "groups.jsonl").stat().st_size, "no part of a group is left"
