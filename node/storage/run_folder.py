@@ -8,7 +8,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
@@ -86,15 +86,15 @@ class RunFolder:
 
         Reading a FIFO or device may never end. The node would write to the file behind a link.
         """
-        linkable = {self.config, self.manifest, self.trusted, self.blocked}
+        identity = _kin(self.identity)
+        linkable = {*identity, self.config, self.manifest, self.trusted, self.blocked}
         # Unlike rglob, walk passes over folders that a running node removes meanwhile.
         walks = chain.from_iterable(map(os.walk, self._trees()))
         inside = (Path(root, name) for root, folders, names in walks for name in (*folders, *names))
-        for path in chain(self._files(), self._trees(), inside):
+        for path in chain(identity, self._files(), self._trees(), inside):
             if path.is_symlink() and path not in linkable:
                 remedy = "Put what it links to in its place, or use another run folder."
                 raise NodeError("a link in the place of what the node writes", path, remedy)
-        for path in self._paths(lambda error: None):
             with suppress(OSError):
                 mode = path.stat().st_mode
                 if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
@@ -117,14 +117,11 @@ class RunFolder:
             if not isinstance(error, FileNotFoundError):
                 raise error
 
-        return sum(map(_size, self._paths(unless_gone)))
-
-    def _paths(self, onerror: Callable[[OSError], object]) -> list[Path]:
         paths = [*_kin(self.identity), *self._files()]
         for tree in self._trees():
-            walk = os.walk(tree, onerror=onerror)
+            walk = os.walk(tree, onerror=unless_gone)
             paths += [Path(folder, name) for folder, _, names in walk for name in names]
-        return paths
+        return sum(map(_size, paths))
 
     def _files(self) -> list[Path]:
         own = {self.config, self.metrics, self.groups, self.status, self.manifest}
