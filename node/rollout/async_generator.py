@@ -20,6 +20,14 @@ from node.rollout.groups import LocalGroup
 from node.threads import WorkThread
 from swarm.journal import JournalError
 
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+FATAL = (NodeError, JournalError)  # These errors end the run in any case.
+LOOK_SECONDS = 1.0  # Maximum wait between polls; any event interrupts it.
+VERIFIER_THREADS = 2  # A task that is slow to score blocks only one of them.
+
 
 @dataclass(slots=True)
 class _Slot:
@@ -184,15 +192,6 @@ class PromptRequests:
         return has_room
 
 
-log = logging.getLogger(__name__)
-
-T = TypeVar("T")
-
-FATAL = (NodeError, JournalError)  # These errors end the run in any case.
-LOOK_SECONDS = 1.0  # Maximum wait between polls; any event interrupts it.
-VERIFIER_THREADS = 2  # A task that is slow to score blocks only one of them.
-
-
 @dataclass(eq=False)
 class AsyncRolloutGenerator:
     """Source of scored groups that works while the policy learns from earlier ones.
@@ -319,7 +318,7 @@ class AsyncRolloutGenerator:
             if answerable:
                 self._writer.add(group)
             else:
-                self._lose(group)
+                self._drop_unusable(group)
         for group in self._writer.poll(seconds):
             self._request_score(group)
         self._take_scores()
@@ -340,9 +339,9 @@ class AsyncRolloutGenerator:
             if group.scored:
                 self.window.settle(ticket)
             else:
-                self._lose(group)
+                self._drop_unusable(group)
 
-    def _lose(self, group: RunningGroup) -> None:
+    def _drop_unusable(self, group: RunningGroup) -> None:
         self.unfinished.drop([group.ticket])
         self.window.settle(group.ticket)
 

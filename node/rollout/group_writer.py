@@ -43,6 +43,7 @@ class UnfinishedTurn:
 class RunningGroup:
     """A group that was started and not taken; ``version`` counts updates before it.
 
+    ``played``: an environment answers its turns; otherwise a completion's only turn is the answer.
     Prompt and completions are empty until they are known. ``kept`` has turns from an earlier run,
     in which the group size may differ, by completion number.
     """
@@ -54,6 +55,7 @@ class RunningGroup:
     prompt_ids: list[int] = field(default_factory=list)
     completions: list[OpenTrajectory] = field(default_factory=list)
     scored: LocalGroup | None = None
+    played: bool = False
 
     @property
     def complete(self) -> bool:
@@ -62,9 +64,12 @@ class RunningGroup:
     def open(self, policy: Policy, size: int, cap: int) -> None:
         """Create ``size`` completions with their turns so far, of up to ``cap`` tokens each."""
         task, ids = self.task.ref, self.prompt_ids
-        self.completions = [OpenTrajectory(task, [*ids]) for _ in range(size)]
-        for number, trajectory in enumerate(self.completions):
-            _resume(trajectory, self.kept.get(number, ()), policy, cap)
+        self.completions = [OpenTrajectory(task, [*ids], number) for number in range(size)]
+        for trajectory in self.completions:
+            _resume(trajectory, self.kept.get(trajectory.number, ()), policy, cap)
+
+    def at(self, trajectory: OpenTrajectory, turn: int) -> TurnPlace:
+        return TurnPlace(self.ticket, trajectory.number, turn)
 
 
 def _resume(traj: OpenTrajectory, kept: Sequence[UnfinishedTurn], policy: Policy, cap: int) -> None:
@@ -197,25 +202,6 @@ def _unpacked(
     return UnfinishedTurn(tokens, None if finish is None else Finish(finish), observation)
 
 
-@dataclass(frozen=True, slots=True)
-class _Running:
-    """A completion that is not over, by its number in its group.
-
-    ``played``: an environment answers its turns; otherwise its only turn is the answer.
-    """
-
-    group: RunningGroup
-    number: int
-    played: bool
-
-    @property
-    def trajectory(self) -> OpenTrajectory:
-        return self.group.completions[self.number]
-
-    def at(self, turn: int) -> TurnPlace:
-        return TurnPlace(self.group.ticket, self.number, turn)
-
-
 @dataclass(eq=False)
 class GroupWriter:
     """Generation of completions with an engine, and of environments' answers to turns.
@@ -238,8 +224,9 @@ class GroupWriter:
     def __post_init__(self) -> None:
         self._turn_sampling = replace(self.sampling, max_new_tokens=self.limits.turn_tokens)
         self._turns = TurnScheduler(self.policy, self.scorer, self.limits, self.engine.nudge)
-        self._running: dict[int, _Running] = {}  # by the trajectory's key
-        self._waiting: list[_Running] = []
+        # Completions that are not over, by key.
+        self._running: dict[int, tuple[RunningGroup, OpenTrajectory]] = {}
+        self._waiting: list[tuple[RunningGroup, OpenTrajectory]] = []
         self._complete: list[RunningGroup] = []
         self._paused = False
         self._newest: tuple[TrainingGroup, ...] = ()
@@ -250,14 +237,14 @@ class GroupWriter:
 
     def add(self, group: RunningGroup) -> None:
         """Start to generate a group whose prompt is known."""
-        played = group.task.ref.env in self.scorer.environments
+        group.played = played = group.task.ref.env in self.scorer.environments
         group.open(self.policy, self.group_size, self._sampling_of(played=played).max_new_tokens)
-        for number, trajectory in enumerate(group.completions):
-            running = self._running[trajectory.key] = _Running(group, number, played)
+        for trajectory in group.completions:
+            self._running[trajectory.key] = group, trajectory
             if trajectory.played is None or trajectory.played.turns[-1].observation is not None:
-                self._waiting.append(running)
+                self._waiting.append((group, trajectory))
             else:
-                self._end_turn(running)
+                self._end_turn(group, trajectory)
 
     def resume(self) -> None:
         self._paused = False
@@ -275,11 +262,12 @@ class GroupWriter:
         self._paused = True
         rows = []
         for key, tokens in self.engine.pause():
-            if (running := self._running.get(key)) is None:
+            if key not in self._running:
                 continue  # from another play that failed
-            running.trajectory.begun = tokens
-            rows.append((running.at(running.trajectory.turn), UnfinishedTurn(tokens)))
-            self._waiting.append(running)
+            group, trajectory = self._running[key]
+            trajectory.begun = tokens
+            rows.append((group.at(trajectory, trajectory.turn), UnfinishedTurn(tokens)))
+            self._waiting.append((group, trajectory))
         self.unfinished.write(rows)
         self._take_samples(self.engine.poll(0.0))
 
@@ -289,53 +277,50 @@ class GroupWriter:
     def _submit(self) -> None:
         if self._paused:
             return
-        queue = sorted(self._waiting, key=lambda item: item.at(0))
+        queue = sorted(self._waiting, key=lambda item: (item[0].ticket, item[1].number))
         for played in (False, True):
-            requests = [
-                item.trajectory.wanted(lasts=played) for item in queue if item.played == played
-            ]
+            requests = [t.wanted(lasts=played) for group, t in queue if group.played == played]
             if requests:
                 self.engine.submit(requests, self._sampling_of(played=played))
             # Requests that the engine refuses stay queued: the next poll raises the error again.
-            self._waiting = [item for item in self._waiting if item.played != played]
+            self._waiting = [item for item in self._waiting if item[0].played != played]
 
     def _take_samples(self, samples: Sequence[tuple[int, Sample]]) -> None:
         rows = []
         for key, sample in samples:
-            running = self._running[key]
-            trajectory = running.trajectory
+            group, trajectory = self._running[key]
             # Replaced as a whole, because the learner's thread reads it.
             turns = (TrainingCompletion.local(sample.tokens),)
-            group = TrainingGroup(tuple(trajectory.ids), turns, (0.0,), local=True)
-            self._newest = (*self._newest, group)[-MOST_COMPLETIONS:]
-            rows.append((running.at(trajectory.turn), UnfinishedTurn(sample.tokens, sample.finish)))
+            newest = TrainingGroup(tuple(trajectory.ids), turns, (0.0,), local=True)
+            self._newest = (*self._newest, newest)[-MOST_COMPLETIONS:]
+            place = group.at(trajectory, trajectory.turn)
+            rows.append((place, UnfinishedTurn(sample.tokens, sample.finish)))
             trajectory.add(sample)
-            self._end_turn(running)
+            self._end_turn(group, trajectory)
         self.unfinished.write(rows)
 
-    def _end_turn(self, running: _Running) -> None:
-        trajectory = running.trajectory
-        if running.played:
+    def _end_turn(self, group: RunningGroup, trajectory: OpenTrajectory) -> None:
+        if group.played:
             self._turns.ask([trajectory])
         else:
             trajectory.end(trajectory.so_far)
-            self._close(running)
+            self._close(group, trajectory)
 
     def _take_observations(self) -> None:
         rows = []
         for trajectory in self._turns.answered():
-            running = self._running[trajectory.key]
+            group, _ = self._running[trajectory.key]
             if trajectory.over:
                 self.engine.abort([trajectory.key])
-                self._close(running)
+                self._close(group, trajectory)
             else:
                 last = trajectory.so_far.turns[-1]
                 turn = UnfinishedTurn(last.sample.tokens, last.sample.finish, last.observation)
-                rows.append((running.at(trajectory.turn - 1), turn))
-                self._waiting.append(running)
+                rows.append((group.at(trajectory, trajectory.turn - 1), turn))
+                self._waiting.append((group, trajectory))
         self.unfinished.write(rows)
 
-    def _close(self, running: _Running) -> None:
-        del self._running[running.trajectory.key]
-        if running.group.complete:
-            self._complete.append(running.group)
+    def _close(self, group: RunningGroup, trajectory: OpenTrajectory) -> None:
+        del self._running[trajectory.key]
+        if group.complete:
+            self._complete.append(group)

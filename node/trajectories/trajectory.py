@@ -111,6 +111,7 @@ class OpenTrajectory:
 
     task: TaskRef
     ids: list[int]  # all tokens that the policy reads next; never tokenized again
+    number: int = 0  # in its group
     key: int = field(default_factory=lambda: next(_keys))  # unique in this process
     played: Trajectory | None = None
     begun: Tokens = field(default_factory=Tokens)  # tokens of the turn in progress
