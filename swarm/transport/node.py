@@ -19,6 +19,8 @@ from swarm.transport.records import RecordGate
 from swarm.transport.request_limits import PeerLimits
 from swarm.transport.transport import TransportError, own_ports
 
+logger = logging.getLogger(__name__)
+
 Role = Literal["public", "private", ""]
 """``public``: can be dialed and relays; ``private``: behind relays; empty: the node guesses."""
 
@@ -133,8 +135,6 @@ Launch = Callable[[NodeSettings, Counters, Any, PeerLimits], Awaitable[Transport
 """Starts a node, which replaces a dead one of its kind or None. Raises ``TransportError``."""
 
 
-logger = logging.getLogger(__name__)
-
 SOCKET_PATTERN = "hivemind-p2p*.sock"
 STALE_SECONDS = 60.0
 
@@ -226,3 +226,9 @@ def with_port_of(visible: Sequence[str], listen: Sequence[str]) -> tuple[str, ..
         f"{address[: -len('/tcp/0')]}/tcp/{port}" if address.endswith("/tcp/0") else address
         for address in listen
     )
+
+
+def task_failed(counters: Counters, error: BaseException) -> None:
+    """Count and log the error of a transport's background task."""
+    counters.add("transport_failures")
+    logger.error("a task of the transport failed", exc_info=error)

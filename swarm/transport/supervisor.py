@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 
 from swarm.common.counters import Counters
@@ -17,6 +18,7 @@ from swarm.transport.node import (
     Role,
     TransportNode,
     check_ports,
+    task_failed,
     with_port_of,
 )
 from swarm.transport.peer_connections import (
@@ -62,7 +64,7 @@ class Supervisor:
         self._clock = limits.clock
         self.connected: dict[str, tuple[str, ...]] = {}  # full addresses by peer id
         self.timings = Timings(self._clock, self._counters)
-        self.tasks = BackgroundTasks(self._failed)
+        self.tasks = BackgroundTasks(partial(task_failed, self._counters))
         self._redial = Redial(self._peers, addresses, self._clock)
         self._shortcuts = Shortcuts(self._clock)
         self._proofs = AddressProofs(limits.dials, self._clock)
@@ -282,7 +284,3 @@ class Supervisor:
 
     def _addresses_proved(self) -> tuple[str, ...]:
         return tuple(filter(self._peer_limits.dials.answered, self._addresses_connected()))
-
-    def _failed(self, error: BaseException) -> None:
-        self._counters.add("transport_failures")
-        logger.error("a task of the transport failed", exc_info=error)

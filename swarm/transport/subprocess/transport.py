@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from swarm.common.counters import Counters
 from swarm.common.fair_limits import REMEMBERED_SECONDS, OwnFirst, ReputationOf
 from swarm.common.util import BackgroundTasks
 from swarm.transport.hivemind.transport import HivemindTransport
-from swarm.transport.node import DaemonFailed, with_port_of
+from swarm.transport.node import DaemonFailed, task_failed, with_port_of
 from swarm.transport.node_transport import LOOKUP_SECONDS, NodeTransport
 from swarm.transport.records import RecordRule
 from swarm.transport.subprocess.link import LinkLost, Process
@@ -110,7 +111,7 @@ class SubprocessTransport:
         self._kept: dict[str, Any] = {}
         self._state = State()
         self._process: Process | None = None
-        self._tasks = BackgroundTasks(self._failed)
+        self._tasks = BackgroundTasks(partial(task_failed, self._counters))
 
     @property
     def peer_id(self) -> str:
@@ -248,10 +249,6 @@ class SubprocessTransport:
             reputations = self._reputation.all() if self._reputation else {}
             if reputations != last_sent and self._keep("use_reputations", reputations):
                 last_sent = reputations
-
-    def _failed(self, error: BaseException) -> None:
-        self._counters.add("transport_failures")
-        logger.error("a task of the transport failed", exc_info=error)
 
     async def _answer(self, protocol: str, peer: str, request: bytes) -> bytes:
         handler, _ = self._services[protocol]
