@@ -27,14 +27,17 @@ Role = Literal["public", "private", ""]
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """Settings of a node."""
+    """Settings of a node; a port 0 is drawn once and kept over restarts."""
 
     identity: Path  # libp2p private key file, as protocol.identity.Identity writes it
-    listen: tuple[str, ...]  # multiaddresses
-    announce: tuple[str, ...]  # multiaddresses published instead of listen
-    start_timeout: float  # seconds
+    listen: Sequence[str] = ("/ip4/0.0.0.0/tcp/0",)  # multiaddresses
+    announce: Sequence[str] = ()  # multiaddresses published instead of listen
+    start_timeout: float = 30.0  # seconds
     role: Role = ""  # as reported to others
     relays: tuple[str, ...] = ()  # addresses of peers that relay for it in the role "private"
+    peers: Sequence[str] = ()  # full multiaddresses of bootstrap peers, dialed until they answer
+    relay: bool = False  # whether it checks that peers can dial it, and uses relays if not
+    peer_cache: Path | None = None  # a file of peers met before
 
     @property
     def client(self) -> bool:

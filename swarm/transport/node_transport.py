@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import StreamReader, StreamWriter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -18,12 +18,10 @@ from swarm.transport.node import (
     HashTable,
     Launch,
     NodeSettings,
-    Role,
     StreamEnds,
     StreamHandler,
     TransportNode,
 )
-from swarm.transport.peer_connections import PeerCache
 from swarm.transport.reachability import ANSWER_SECONDS, LIMITS, DialBack, Reachability
 from swarm.transport.request_limits import Services
 from swarm.transport.streams import ask, serve
@@ -53,10 +51,7 @@ LOOKUP_SECONDS = 15.0  # for a read or store: a search and its calls, on a busy 
 class NodeTransport(Services):
     """:class:`swarm.transport.transport.Transport` over a supervised node.
 
-    For the first settings see :class:`NodeSettings`; a port 0 is drawn once and kept over restarts
-    of the node. ``peers`` are full multiaddresses of bootstrap peers, dialed until they answer.
-    With ``relay`` it checks whether peers can dial this node, and uses relays if they cannot.
-    ``peer_cache`` is a file of peers met before.
+    For the settings see :class:`NodeSettings`; ``relay`` sets the role.
     """
 
     relays: ClassVar[bool] = False  # whether nodes of this kind relay for others
@@ -66,21 +61,16 @@ class NodeTransport(Services):
         launch: Launch,
         identity: Path,
         *,
-        listen: Sequence[str] = ("/ip4/0.0.0.0/tcp/0",),
-        announce: Sequence[str] = (),
-        peers: Sequence[str] = (),
-        relay: bool = False,
-        start_timeout: float = 30.0,
-        peer_cache: Path | None = None,
         clock: Clock | None = None,
         counters: Counters | None = None,
+        **settings: Any,
     ) -> None:
-        role: Role = "public" if relay else ""
-        settings = NodeSettings(identity, tuple(listen), tuple(announce), start_timeout, role)
+        given = NodeSettings(identity, **settings)
+        relay = given.relay
+        given = replace(given, role="public" if relay else "")
         super().__init__(clock or SystemClock(), counters)
-        cache = PeerCache(peer_cache)
         self._supervisor = Supervisor(
-            launch, settings, peers, cache, self._prepare, self._counters, self._peer_limits
+            launch, given, self._prepare, self._counters, self._peer_limits
         )
         self._reachability = Reachability(
             self._supervisor, self._ask_back, self._counters, relays=self.relays

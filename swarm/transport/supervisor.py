@@ -50,13 +50,12 @@ class Supervisor:
 
     _launch: Launch
     settings: NodeSettings
-    _peers: Sequence[str]
-    _cache: PeerCache
     _prepare: Prepare
     _counters: Counters
     _peer_limits: PeerLimits
 
     def __post_init__(self) -> None:
+        self._cache = PeerCache(self.settings.peer_cache)
         limits, addresses = self._peer_limits, self._cache.load()
         for address in addresses:
             limits.dials.note(address)
@@ -65,7 +64,7 @@ class Supervisor:
         self.connected: dict[str, tuple[str, ...]] = {}  # full addresses by peer id
         self.timings = Timings(self._clock, self._counters)
         self.tasks = BackgroundTasks(partial(task_failed, self._counters))
-        self._redial = Redial(self._peers, addresses, self._clock)
+        self._redial = Redial(self.settings.peers, addresses, self._clock)
         self._shortcuts = Shortcuts(self._clock)
         self._proofs = AddressProofs(limits.dials, self._clock)
         self._log = DialLog()

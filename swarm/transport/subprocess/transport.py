@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Collection
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from swarm.common.counters import Counters
 from swarm.common.fair_limits import REMEMBERED_SECONDS, OwnFirst, ReputationOf
 from swarm.common.util import BackgroundTasks
 from swarm.transport.hivemind.transport import HivemindTransport
-from swarm.transport.node import DaemonFailed, task_failed, with_port_of
+from swarm.transport.node import DaemonFailed, NodeSettings, task_failed, with_port_of
 from swarm.transport.node_transport import LOOKUP_SECONDS, NodeTransport
 from swarm.transport.records import RecordRule
 from swarm.transport.subprocess.link import LinkLost, Process
@@ -85,25 +85,12 @@ class SubprocessTransport:
         self,
         identity: Path,
         *,
-        listen: Sequence[str],
-        announce: Sequence[str] = (),
-        peers: Sequence[str] = (),
-        relay: bool = False,
-        start_timeout: float = 30.0,
-        peer_cache: Path | None = None,
         counters: Counters | None = None,
         over: type[NodeTransport] = HivemindTransport,
+        **settings: Any,
     ) -> None:
-        self._settings: dict[str, Any] = {
-            "over": f"{over.__module__}:{over.__qualname__}",
-            "identity": str(identity),
-            "listen": tuple(listen),
-            "announce": tuple(announce),
-            "peers": tuple(peers),
-            "relay": relay,
-            "start_timeout": start_timeout,
-            "peer_cache": None if peer_cache is None else str(peer_cache),
-        }
+        self._over = f"{over.__module__}:{over.__qualname__}"
+        self._settings = NodeSettings(identity, **settings)
         self._counters = counters or Counters()
         self._services: dict[str, tuple[Handler, HandlerLimits]] = {}
         self._reputation: OwnFirst | None = None
@@ -200,9 +187,9 @@ class SubprocessTransport:
             }
         )
         try:
-            async with asyncio.timeout(self._settings["start_timeout"] + START_SECONDS):
+            async with asyncio.timeout(self._settings.start_timeout + START_SECONDS):
                 level = logging.getLogger("swarm").getEffectiveLevel()
-                await process.link.call("open", log_level=level, **self._settings)
+                await process.link.call("open", self._over, level, **self._plain_settings())
                 for protocol, (_, limits) in self._services.items():
                     process.link.notify("handle", protocol, **asdict(limits))
                 snapshot = dict(self._kept)
@@ -222,13 +209,19 @@ class SubprocessTransport:
             raise
         return process
 
+    def _plain_settings(self) -> dict[str, Any]:
+        plain = asdict(self._settings)
+        paths = {name: str(value) for name, value in plain.items() if isinstance(value, Path)}
+        return plain | paths
+
     async def _supervise(self) -> None:
         while True:
             assert self._process is not None
             reason = await self._process.ended()
             self._counters.add("network_restarts")
             logger.error("the network process %s; starting another", reason)
-            self._settings["listen"] = with_port_of(self.addresses(), self._settings["listen"])
+            listen = with_port_of(self.addresses(), self._settings.listen)
+            self._settings = replace(self._settings, listen=listen)
             self._state.begin_again()
             self._process = await self._relaunch()
 
