@@ -15,6 +15,8 @@ from typing import Any
 from swarm.common.clock import Clock
 from swarm.common.util import make_private, replace_durably
 
+log = logging.getLogger(__name__)
+
 VERSION = 1
 TABLES = Path(__file__).with_name("journal.sql").read_text(encoding="utf-8")
 
@@ -23,8 +25,6 @@ def create_tables(connection: sqlite3.Connection) -> None:
     """Create the tables in a new file."""
     connection.executescript(f"BEGIN;{TABLES}PRAGMA user_version={VERSION};COMMIT;")
 
-
-log = logging.getLogger(__name__)
 
 MEMORY = ":memory:"
 BUSY_SECONDS = 5.0

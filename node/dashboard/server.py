@@ -23,6 +23,8 @@ from swarm.common.counters import Counters
 from swarm.common.fair_limits import holder_of
 from swarm.common.util import Say, version
 
+log = logging.getLogger(__name__)
+
 MOST = 96  # maximum open connections
 MOST_OF_ONE = 64  # of one address
 # Timeout for a request to be complete, and for a client to read a response that is being sent.
@@ -153,9 +155,6 @@ class Serving:
         for connection in list(self._server.server_state.connections):
             connection.transport.abort()
         await server_task
-
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)

@@ -54,6 +54,8 @@ from node.learner.steps import (
 from node.learner.update_stats import UpdateStats, UpdateSums
 from swarm.groups import informative
 
+log = logging.getLogger(__name__)
+
 
 class GradientCheckpointing:
     """Gradient checkpointing (arXiv:1604.06174) of decoder layers, or ConfigError."""
@@ -97,9 +99,6 @@ class Pass:
     norms: GroupNorms | None = None
     losses: list[Tensor] = field(default_factory=list)
     tally: UpdateSums = field(default_factory=UpdateSums)
-
-
-log = logging.getLogger(__name__)
 
 
 class Learner:

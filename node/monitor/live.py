@@ -34,6 +34,8 @@ from node.monitor.record import (
 from swarm.common.counters import UNREPEATED
 from swarm.common.util import counted, duration
 
+log = logging.getLogger(__name__)
+
 BAR = 24  # characters
 ROUNDS = 32  # averaged for the estimate: includes an evaluation in ten, excludes old rounds
 
@@ -54,8 +56,6 @@ class Remaining:
             return ""
         return f"about {duration(remaining * sum(self._seconds) / len(self._seconds))} left"
 
-
-log = logging.getLogger(__name__)
 
 HISTORY = 4096
 SPARK_WIDTH = 48

@@ -15,6 +15,8 @@ from node.errors import NodeError
 from node.monitor.record import RoundRecord
 from node.storage.run_folder import RunFolder
 
+log = logging.getLogger(__name__)
+
 
 class Logger(ABC):
     """A sink for one record per round, called from one thread.
@@ -61,9 +63,6 @@ def _required(package: str) -> Iterator[None]:
         problem = f"monitor.loggers: {package} needs a package that is missing ({error})"
         remedy = f"Run pip install '.[{package}]' in the clone, or remove the logger."
         raise NodeError(problem, None, remedy) from error
-
-
-log = logging.getLogger(__name__)
 
 
 class Trackio(Logger):

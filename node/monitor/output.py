@@ -25,6 +25,8 @@ import typer
 from node.errors import DiskFullError, NodeError
 from node.storage.atomic_files import FULL
 
+log = logging.getLogger(__name__)
+
 MOST = 4000  # default maximum characters of one text
 
 
@@ -180,8 +182,6 @@ def program() -> str:
         return NAME
     return shlex.quote(str(installed))
 
-
-log = logging.getLogger(__name__)
 
 # A pipe without a reader, which on Windows is an invalid argument, and a closed terminal.
 GONE = (errno.EPIPE, errno.EIO, *((errno.EINVAL,) if sys.platform == "win32" else ()))

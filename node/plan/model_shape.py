@@ -19,6 +19,8 @@ from node.policy.device import gpu_memory
 from node.policy.model_files import PolicyError, in_a_line
 from node.policy.model_source import config_folder, no_model
 
+log = logging.getLogger(__name__)
+
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_topk")
 FUSED = ("llama", "qwen2", "qwen3")
@@ -139,8 +141,6 @@ def _norms(root: Any, hidden: int, size: int, heads: Mapping[str, int]) -> int:
 def _first(text: Any, names: tuple[str, ...]) -> int:
     return next((int(value) for name in names if (value := getattr(text, name, None))), 0)
 
-
-log = logging.getLogger(__name__)
 
 MOST_HEADER = 100_000_000  # bytes of a safetensors header, limit of the format
 ASIDE = ("vision", "visual", "audio", "mtp", "rotary_emb")

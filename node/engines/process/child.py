@@ -22,6 +22,8 @@ from node.threads import environment
 from swarm.common.child_process import ChannelError, kill_group, spawn, waited
 from swarm.common.util import import_path, in_words
 
+log = logging.getLogger(__name__)
+
 PULSE_SECONDS = 1.0  # maximum time, plus one step, between messages of a working engine
 START_SECONDS = 1800.0  # compiling and profiling a large model takes minutes without messages
 
@@ -67,8 +69,6 @@ class Watchdog:
             self.seconds = self.seconds + seconds if owes else 0.0
             self._received = False
 
-
-log = logging.getLogger(__name__)
 
 MODULE = "node.engines.process.worker"
 LAST_LINES = 20

@@ -23,6 +23,8 @@ from swarm.transport.search import BUCKET, REPLICAS, Answer, Search, placed
 from swarm.transport.streams import LENGTH_VARINT, serve
 from swarm.transport.transport import HandlerLimits, Refusal, TransportError
 
+logger = logging.getLogger(__name__)
+
 
 class RoutingTable:
     """Known nodes by the length of the id prefix shared with this node.
@@ -161,8 +163,6 @@ class RecordShare:
     def held_keys(self) -> list[bytes]:
         return [key for key, _ in self._storage.items()]
 
-
-logger = logging.getLogger(__name__)
 
 MOST_WORKING = 256  # maximum concurrent pings and record transfers to new nodes
 CONCURRENT = HandlerLimits(MESSAGE_LIMIT, concurrent=128, concurrent_per_peer=32)
