@@ -136,18 +136,17 @@ def detach(
     if json:
         fields = {"pid": process.pid, "running": process.exit_code is None, "addresses": addresses}
         print_json({**fields, "public": public, "log": str(node.folder.log)})
-        return
-    if process.status is None:
+    elif process.status is None:
         say(f"the node has ended: {process.last_words}")
-        return
-    say(f"the node runs in the background, as process {process.pid}")
-    for address in addresses:
-        say(f"others join with: swarm-node join --peers {address}")
-    if public:
-        say(f"the swarm's page: {public}")
-    config = quote(str(node.path))
-    say(as_typed(f"follow it with: swarm-node logs -f --config {config}"))
-    say(as_typed(f"stop it with: swarm-node stop --config {config}"))
+    else:
+        say(f"the node runs in the background, as process {process.pid}")
+        for address in addresses:
+            say(f"others join with: swarm-node join --peers {address}")
+        if public:
+            say(f"the swarm's page: {public}")
+        config = quote(str(node.path))
+        say(as_typed(f"follow it with: swarm-node logs -f --config {config}"))
+        say(as_typed(f"stop it with: swarm-node stop --config {config}"))
 
 
 def join_command(

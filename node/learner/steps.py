@@ -39,26 +39,20 @@ def rows_of(
             continue
         cap = max(0, min(longest, context_length - len(group.prompt_ids)))
         capped = [completion.first(cap) for completion in group.completions]
-        advantages = advantage(group.rewards)
-        indices = [
-            index
-            for index, (completion, value) in enumerate(zip(capped, advantages, strict=True))
+        kept = [
+            (completion, value)
+            for completion, value in zip(capped, advantage(group.rewards), strict=True)
             if any(completion.trained) and (group.local or reads(value))
         ]
-        if not indices:
+        if not kept:
             continue
+        completions, advantages = zip(*kept, strict=True)
         counts = Counts(sum(sum(completion.trained) for completion in capped), len(capped), longest)
-        row = Row(
-            group.prompt_ids,
-            tuple(capped[index] for index in indices),
-            tuple(advantages[index] for index in indices),
-            group.local,
-            loss.share(counts, len(groups)),
-            number,
-            first,
+        share = loss.share(counts, len(groups))
+        rows.append(
+            Row(group.prompt_ids, completions, advantages, group.local, share, number, first)
         )
-        rows.append(row)
-        first += len(indices)
+        first += len(kept)
     return rows
 
 

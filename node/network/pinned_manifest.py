@@ -127,18 +127,16 @@ async def pinned_manifest(
     is_pinned = folder.manifest.exists()
     if is_pinned:
         signed, source = folder.manifest.read_bytes(), str(folder.manifest)
+    elif notes and len(notes) == len(config.network.peers):
+        raise NodeError("cannot join by", notes[0], "Name another member of the swarm.")
+    elif config.network.peers or lan is not None:
+        signed, source = await request_manifest(config, transport, config.network.swarm, lan)
+        if not config.network.peers:
+            notes += (f"found this swarm on the local network, at {source}",)
     else:
-        if notes and len(notes) == len(config.network.peers):
-            raise NodeError("cannot join by", notes[0], "Name another member of the swarm.")
-        if config.network.peers or lan is not None:
-            signed, source = await request_manifest(config, transport, config.network.swarm, lan)
-            if not config.network.peers:
-                notes += (f"found this swarm on the local network, at {source}",)
-        else:
-            tasks, source = usual_task_set(config.policy.model), "this node"
-            signed = create_swarm(identity, name=config.node.name, task_set=tasks)
-            note = f"there are no peers and no manifest: created a swarm with the task set {tasks}"
-            notes += (note,)
+        tasks, source = usual_task_set(config.policy.model), "this node"
+        signed = create_swarm(identity, name=config.node.name, task_set=tasks)
+        notes += (f"there are no peers and no manifest: created a swarm with the task set {tasks}",)
     checked_manifest(signed, source)
     swarm = swarm_id(signed).hex()
     if not swarm.startswith(config.network.swarm):

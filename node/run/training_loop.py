@@ -207,45 +207,51 @@ class Trainer:
         blocked: Callable[[], Set[bytes]] = frozenset,
     ) -> None:
         self._config, self._rules, self._counters = config, rules, counters
-        journal, epoch = experience.journal, manifest.epoch_seconds
-        indexes = TaskIndexes(journal, clock, epoch, manifest.max_groups_per_epoch, random.Random())
-        sampling = Sampling(config.engine.temperature, config.engine.max_new_tokens)
+        self._journal = experience.journal
         self.sampler = open_sampler(config, levels)
         heldout = heldout_tasks(self.sampler.levels, config.schedule.eval_tasks)
         self.alarm = ForgettingAlarm(counters, heldout)
         self.peer_advantage = PeerAdvantage()
         self._trained = trained = TrainedPolicy(config, policy, counters, engine, ranks, reference)
         self.policy, self.engine, self.learner = policy, trained.engine, trained.learner
+        self._generator = generator = self._open_generator(author, manifest, verifier, clock)
+        self._source: GroupSource = generator
         # The frequency of evaluations must not change what is trained on.
         digest = sha256(f"evaluation/{config.node.seed}".encode()).digest()
-        drawn = replace(sampling, seed=int.from_bytes(digest[:7]))
-        limits = TurnLimits.of(config.engine)
-        self._evaluator = Evaluator(policy, self.engine, verifier, heldout, drawn, counters, limits)
-        self._generator = Generator(
-            author=author,
-            policy=policy,
-            engine=self.engine,
-            verifier=verifier,
-            sampler=self.sampler,
-            indexes=indexes,
-            sampling=sampling,
-            group_size=config.engine.group_size,
-            counters=counters,
-            limits=limits,
+        drawn = replace(generator.sampling, seed=int.from_bytes(digest[:7]))
+        self._evaluator = Evaluator(
+            policy, self.engine, verifier, heldout, drawn, counters, generator.limits
         )
-        self._journal = journal
-        self._source: GroupSource = self._generator
+        intake = open_intake(config, policy, secret or secrets.token_bytes(16), counters)
         self._external = ExternalGroups(
             experience,
             open_mixture(config, rules, self.peer_advantage),
             self.peer_advantage,
-            open_intake(config, policy, secret or secrets.token_bytes(16), counters),
+            intake,
             counters,
             replaced=config.mixture.external if rules.fill else 0,
             trusted=trusted,
             blocked=blocked,
             hidden=lambda: verifier.hidden,
             unread=unread(policy, verifier),
+        )
+
+    def _open_generator(
+        self, author: bytes, manifest: Manifest, verifier: Scorer, clock: Clock
+    ) -> Generator:
+        engine, groups = self._config.engine, manifest.max_groups_per_epoch
+        epoch, rng = manifest.epoch_seconds, random.Random()
+        return Generator(
+            author=author,
+            policy=self.policy,
+            engine=self.engine,
+            verifier=verifier,
+            sampler=self.sampler,
+            indexes=TaskIndexes(self._journal, clock, epoch, groups, rng),
+            sampling=Sampling(engine.temperature, engine.max_new_tokens),
+            group_size=engine.group_size,
+            counters=self._counters,
+            limits=TurnLimits.of(engine),
         )
 
     def rounds(
