@@ -207,7 +207,8 @@ def out_of_bounds(scope: Scope, rate: Rate) -> ASGIApp | None:
     The refusal of a frequent one is late, so that a client's connection gets only one per second.
     The server parses a body to its end, so the connection of a refusal that may have one is closed.
     """
-    allowed = rate.allows(holder_of(_client(scope)))
+    client = _client(scope)
+    allowed = rate.allows(holder_of(client) or client)
     headers = Headers(scope=scope)
     if "transfer-encoding" in headers or headers.get("content-length", "0") != "0":
         return failure("requests have no body here", 413, CLOSES)

@@ -25,14 +25,6 @@ PHASES = (
     *("update", "evaluate", "checkpoint", "idle"),
 )
 
-FORMER_NAMES = {
-    **{f"{name}_own": f"{name}_local" for name in ("reward", "informative", "groups")},
-    "lead": "peer_advantage",
-    "engine_gap": "logprob_mismatch",
-    "strangers": "foreign_peers",
-}
-"""Names of figures in earlier versions' records."""
-
 
 @dataclass(frozen=True, slots=True)
 class RoundRecord:
@@ -100,9 +92,8 @@ class RoundRecord:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RoundRecord:
-        """Invert :meth:`to_dict`, with former names, without unknown keys and nulls in mappings."""
-        current = {FORMER_NAMES.get(name, name): value for name, value in values.items()}
-        kwargs = {name: current[name] for name in _NAMES if name in current}
+        """Invert :meth:`to_dict`, without unknown keys and nulls in mappings."""
+        kwargs = {name: values[name] for name in _NAMES if name in values}
         for name, value in kwargs.items():
             if isinstance(value, Mapping):
                 kwargs[name] = {key: v for key, v in value.items() if v is not None}

@@ -55,8 +55,8 @@ def rounds(count):
 
 def test_record_round_trips_and_scalars_skip_missing_values():
     assert RoundRecord.from_dict(json.loads(json.dumps(RECORD.to_dict()))) == RECORD
-    older = {"reward_own": 1.0, "lead": 0.5, "charm": 3, "round": 1, "policy_step": 0, "time": 2.0}
-    assert RoundRecord.from_dict(older) == RoundRecord(1, 0, 2.0, 1.0, peer_advantage=0.5)
+    other = {"reward_local": 1.0, "charm": 3, "round": 1, "policy_step": 0, "time": 2.0}
+    assert RoundRecord.from_dict(other) == RoundRecord(1, 0, 2.0, 1.0)
     scalars = RECORD.scalars()
     assert scalars["loss"] == -0.01 and scalars["seconds_generate"] == 0.9
     assert "reward_eval" not in scalars and "refused" not in scalars
