@@ -32,14 +32,11 @@ PATIENCE_SECONDS = 10.0
 
 
 class BoundedConnection(H11Protocol):
-    """A connection that aborts if too many are open or if its client is inactive.
-
-    Attributes:
-        holder: whom the client's address belongs to.
-    """
+    """A connection that aborts if too many are open or if its client is inactive."""
 
     most: ClassVar[int] = MOST  # maximum open connections
-    most_of_one: ClassVar[int] = MOST_OF_ONE  # of one address
+    most_of_one: ClassVar[int] = MOST_OF_ONE  # of one client's machine
+    holder = ""  # of the client's address
     _writing: asyncio.TimerHandle | None = None
     _looking: asyncio.TimerHandle | None = None
     _last: RequestResponseCycle | None = None

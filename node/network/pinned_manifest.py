@@ -134,9 +134,8 @@ async def pinned_manifest(
         if not config.network.peers:
             notes += (f"found this swarm on the local network, at {source}",)
     else:
-        tasks, source = usual_task_set(config.policy.model), "this node"
-        signed = create_swarm(identity, name=config.node.name, task_set=tasks)
-        notes += (f"there are no peers and no manifest: created a swarm with the task set {tasks}",)
+        signed, note = _created(config, identity)
+        source, notes = "this node", (*notes, note)
     checked_manifest(signed, source)
     swarm = swarm_id(signed).hex()
     if not swarm.startswith(config.network.swarm):
@@ -151,6 +150,16 @@ async def pinned_manifest(
         write_atomic(folder.manifest, signed)
         log.info("pinned the manifest of swarm %s from %s", swarm, source)
     return signed, notes
+
+
+def _created(config: Config, identity: Identity) -> tuple[bytes, str]:
+    """Create a swarm of the model's usual task set; return its manifest and a note."""
+    if config.tasks.files:
+        remedy = "Create the swarm of these tasks with: swarm-node create --task-set FILE."
+        raise ConfigError("tasks.files", ", ".join(config.tasks.files), remedy)
+    tasks = usual_task_set(config.policy.model)
+    signed = create_swarm(identity, name=config.node.name, task_set=tasks)
+    return signed, f"there are no peers and no manifest: created a swarm with the task set {tasks}"
 
 
 def _notes_on_itself(config: Config, transport: Transport) -> tuple[str, ...]:

@@ -107,11 +107,9 @@ class DialLimits:
             await self._changed.wait_for(lambda: self._free(name) or not self._under_way[name])
             if not self._free(name):
                 raise self._refused(f"{name} did not answer as claimed {MOST_DIALS} times lately")
-            dials = self._begun.pop(name, deque())
-            dials.append(self._clock.monotonic())
-            self._begun[name] = dials
+            self._begun.setdefault(name, deque()).append(self._clock.monotonic())
             if len(self._begun) > MAX_HOSTS:
-                del self._begun[next(iter(self._begun))]  # dialed longest ago
+                del self._begun[next(iter(self._begun))]  # the oldest
             self._under_way[name] += 1
         try:
             yield lambda: self._restore(name)

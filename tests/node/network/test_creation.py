@@ -102,6 +102,14 @@ def test_node_reports_a_peer_with_its_own_identity(tmp_path, pinned):
     assert asyncio.run(joined(address("me"), listening=(address("me"),))) == ()
 
 
+def test_node_with_own_task_files_creates_no_usual_swarm(tmp_path):
+    node, folder = MemoryTransport(MemoryNetwork(SystemClock(), 0), "node"), RunFolder(tmp_path)
+    config = Config.with_overrides({"tasks.files.sums": "sums.jsonl"})
+    with pytest.raises(ConfigError, match=r"tasks\.files: 'sums'\. .*swarm-node create"):
+        asyncio.run(pinned_manifest(config, folder, ANNA, node))
+    assert not folder.manifest.exists()
+
+
 def test_node_starts_alone_if_peers_do_not_answer(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "LOOK_SECONDS", 0.2)
     assert Setup(tmp_path).join(silent=True) == ()
