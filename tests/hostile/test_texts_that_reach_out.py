@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from node.tasks.sandbox.namespaces import landlock_version
 from node.tasks.sandbox.sandbox import SandboxSupport, sandbox_support
 from node.tasks.task_set import Allowed, open_envs
 from node.tasks.verifier.verifier import Verifier
@@ -139,15 +140,15 @@ def test_only_the_allowed_task_reads_files_and_uses_network(tmp_path, monkeypatc
     read = f"assert open({str(given)!r}).read() == 'read me'"
     write = f"open({str(given)!r}, 'a')"
     connect = "import socket; socket.socket()"
-    discard = "open('/dev/null', 'w').write('discarded')"
+    discard, discards = "open('/dev/null', 'w').write('x')", float(landlock_version() >= 3)
     allowed = Allowed(read={"curious": [str(given)]}, network=["curious"])
     with Verifier(specs, allowed, outside=True) as verifier:
         assert verifier.start() == ("deeds", "curious")
         texts = [read, connect, discard, write]
         curious = verifier.verify(TaskRef("curious", 0, 1), texts)
-        assert curious.rewards == (1.0, 1.0, 1.0, 0.0)
+        assert curious.rewards == (1.0, 1.0, discards, 0.0)
         others = verifier.verify(TaskRef("deeds", 0, 1), texts)
-        assert others.rewards == (0.0, 0.0, 1.0, 0.0)
+        assert others.rewards == (0.0, 0.0, discards, 0.0)
 
 
 @linux

@@ -193,7 +193,9 @@ class Grants:
 
     def confinement(self, support: SandboxSupport, *, memory_mib: int, nice: int) -> Confinement:
         """Return the confinement of a worker with these grants."""
-        discards = support.landlock and support.kind != "none"
+        # Before version 3, Landlock allows to truncate files that may be read.
+        limited = support.landlock and landlock_version() >= 3
+        discards = limited and support.kind != "none"
         programs: Mapping[str, bytes] = {}
         if support.seccomp:
             programs = seccomp_programs(network=self.network, discards=discards)
