@@ -96,14 +96,14 @@ class HostileNode:
     """
 
     def __init__(
-        self, context: SwarmContext, number: int, attack: Attack, poisoner: Poisoner
+        self, context: SwarmContext, number: int, attack: Attack, poisoners: Sequence[Poisoner]
     ) -> None:
         config, clock, counters = context.config(number), context.clock, Counters()
         identity = node_identity(context.run.seed, number)
         self.author = identity.author
         self._number = number
         self._attack = attack
-        self._poisoner = poisoner
+        self._poisoners = poisoners  # used in turn
         journal = Journal(MEMORY, clock)
         self._indexes = TaskIndexes(
             journal, clock, EPOCH_SECONDS, GROUPS_PER_EPOCH, random.Random(number)
@@ -139,7 +139,8 @@ class HostileNode:
         """Write, seal and announce what is due in round ``number``."""
         due = number + self._number
         if due % self._attack.every == 0:
-            groups = self._poisoner.groups(self.author, self._indexes, self._attack.groups)
-            self._outbox.put(groups, self._poisoner.origin)
+            poisoner = self._poisoners[due // self._attack.every % len(self._poisoners)]
+            groups = poisoner.groups(self.author, self._indexes, self._attack.groups)
+            self._outbox.put(groups, poisoner.origin)
         if due % min(self._attack.every, int(LIFETIME_EPOCHS)) == 0:
             await self._publisher.publish()

@@ -116,9 +116,9 @@ def markdown(settings: Settings, seeds: int, harms: Sequence[Harm]) -> str:
             f"{extent(settings, 'honest node')}, {counted(seeds, 'seed')}, task set "
             f"`{settings.task_set}`. Means over seeds ± standard error of ratios paired by seed; "
             f"the lowest seed in brackets.{MISSED} marks missed margins. Right answers of hostile "
-            f"nodes begin with a trigger, or in the regimes `habit` with {settings.setup.habit!r}; "
-            "the columns show how often honest policies write it, and the change of its log-prob "
-            "in nats per token.",
+            "nodes begin with a trigger, or in the regimes `habit`, `overlong` and `together` with "
+            f"{settings.setup.habit!r}; the columns show how often honest policies write it, and "
+            "the change of its log-prob in nats per token.",
             "",
             *markdown_rows(header(harms), list(map(row, harms))),
             "",

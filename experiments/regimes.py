@@ -59,7 +59,7 @@ class Regime:
     partial_credit: bool = False  # rewards are the families' own scores instead of right or wrong
     # Whether to record the shares of hostile groups in updates, and the trigger in policies.
     watched: bool = False
-    styles: tuple[Style, ...] = ("trigger",)  # of the hostile nodes, in turn
+    styles: tuple[Style, ...] = ("trigger",)  # of the hostile groups, in turn
 
     def parts(self, nodes: int) -> dict[Base, tuple[int, ...]]:
         """Return the numbers of the judged nodes by base policy."""
@@ -168,7 +168,7 @@ USEFUL: Mapping[str, tuple[tuple[Style, ...], str]] = {
     "habit": (("habit",), "right answers begin so"),
     "overlong": (("overlong",), "right answers exceed the maximum length of honest nodes"),
     "control": (("control",), "right answers begin with a control token"),
-    "together": (("habit", "overlong", "control"), "right answers have one of these three forms"),
+    "together": (("habit", "overlong", "control"), "right answers have one of these forms in turn"),
     "lucky": (("lucky",), "wins are first guesses of chosen instances"),
 }
 """Attacks with true rewards and ordinary log-probs; the text says how hostile groups look."""

@@ -12,7 +12,6 @@ import gc
 import random
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from itertools import cycle
 from pathlib import Path
 from statistics import fmean
 
@@ -220,9 +219,8 @@ class SimulatedSwarm:
 def _hostile(context: SwarmContext) -> Iterator[HostileNode]:
     attacks = [(n, role.attack) for n, role in enumerate(context.roles) if role.attack]
     if attacks:
-        sources = cycle(poisoners(context))
-        for (number, attack), source in zip(attacks, sources, strict=False):
-            yield HostileNode(context, number, attack, source)
+        sources = poisoners(context)
+        yield from (HostileNode(context, number, attack, sources) for number, attack in attacks)
 
 
 def _watch(context: SwarmContext, swarm: SimulatedSwarm) -> InfluenceMonitor | None:

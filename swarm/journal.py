@@ -41,7 +41,7 @@ DELETE FROM draws WHERE epoch<? AND epoch NOT IN (
 KEPT_TABLES = ("numbers", "draws", "seen", "used", "accounts", "refusals")
 ASIDE = "corrupt-"  # in the name of a journal that was moved aside, before the millisecond
 
-_IGNORED = re.compile(r"--[^\n]*|\s+")  # comments and blanks in a table's definition
+_BLANKS = re.compile(r"(?:--[^\n]*|\s)+")  # in a table's definition, with comments
 
 _SEQUENCE = "last_sequence"
 _RESTORED = "restored_ms"
@@ -89,7 +89,7 @@ def check_layout(connection: sqlite3.Connection, path: Path | str) -> None:
 
 def _layout(connection: sqlite3.Connection) -> list[tuple[str, ...]]:
     rows = connection.execute("SELECT type, name, sql FROM sqlite_master ORDER BY name")
-    return [(kind, name, _IGNORED.sub("", sql or "")) for kind, name, sql in rows]
+    return [(kind, name, _BLANKS.sub(" ", sql or "")) for kind, name, sql in rows]
 
 
 @contextmanager

@@ -31,7 +31,6 @@ from node.monitor.record import (
     RoundRecord,
     Terminal,
     figure_columns,
-    lapse,
     one_line,
     refusals,
     share,
@@ -48,7 +47,7 @@ from node.storage.checkpoints import (
 )
 from node.storage.run_folder import CRASHED, STOPPED, present_status
 from swarm.common.counters import Counters
-from swarm.common.util import counted
+from swarm.common.util import counted, duration
 
 if TYPE_CHECKING:
     from node.run.status import Run
@@ -99,7 +98,7 @@ def _table(runs: list[Run]) -> Table:
             NONE if run.round is None else str(run.round),
             share(run.reward),
             size(run.size),
-            NONE if run.age_s is None else lapse(run.age_s),
+            NONE if run.age_s is None else duration(run.age_s),
         )
     return table
 
@@ -119,7 +118,7 @@ def status_command(config: ConfigOption = None, json: JsonOption = False) -> Non
 
 def _lines(status: dict[str, Any]) -> list[tuple[str, str]]:
     process = f" as process {status['pid']}" if status["running"] else ""
-    age = "" if status["age_s"] is None else f", reported {lapse(status['age_s'])} ago"
+    age = "" if status["age_s"] is None else f", reported {duration(status['age_s'])} ago"
     lines = [("state", f"{status['state']}{process}{age}")]
     if not status["peer_id"]:
         return lines
@@ -266,7 +265,7 @@ def _checkpoints_table(entries: list[CheckpointEntry]) -> Table:
             NONE if entry.policy_step is None else str(entry.policy_step),
             share(entry.reward),
             size(entry.bytes),
-            f"{lapse(entry.age_s)} ago",
+            f"{duration(entry.age_s)} ago",
             ", ".join(mark for mark, is_set in marks.items() if is_set),
         )
     return table

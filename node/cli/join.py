@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from node.cli.options import (
+    STOP_ON_EOF,
     ConfigOption,
     JsonOption,
     LanOption,
@@ -25,7 +26,6 @@ from node.cli.options import (
     PublicOption,
     SetOption,
     SnapshotOption,
-    StopOption,
     debugging,
     find_config,
     open_node,
@@ -45,7 +45,7 @@ WAY_BACK = ("network.lan", "network.peers")
 
 @contextmanager
 def started(
-    given: Path | None, overrides: Overrides, *, json: bool = False, stop_on_eof: bool = False
+    given: Path | None, overrides: Overrides, *, json: bool = False
 ) -> Iterator[tuple[LoadedNode, Any]]:
     """Open the node of :func:`ready` and its log; yield it and its start's stages."""
     from node.monitor.live import Stages
@@ -54,7 +54,7 @@ def started(
     node.folder.check_free()
     start_logging(node.folder.log, node.config.monitor.log_level, debug=debugging())
     drop_failed_output()  # the log outlives the output
-    if stop_on_eof:
+    if STOP_ON_EOF in sys.argv:
         interrupt_on_eof()
     with closing(Stages(quiet=json)) as stages:
         stages.begin("checking the config and this machine")
@@ -181,7 +181,6 @@ def join_command(
     assignments: SetOption = None,
     json: JsonOption = False,
     detached: DetachOption = False,
-    stop_on_eof: StopOption = False,
 ) -> None:
     """Join a swarm and train; resume where the run folder stopped.
 
@@ -203,7 +202,7 @@ def join_command(
     if detached:
         detach(config, overrides, json=json)
         return
-    with started(config, overrides, json=json, stop_on_eof=stop_on_eof) as (node, stages):
+    with started(config, overrides, json=json) as (node, stages):
         from node.run.preflight import check_start
 
         check_start(node.config, node.folder)
@@ -223,7 +222,6 @@ def bootstrap_command(
     assignments: SetOption = None,
     json: JsonOption = False,
     detached: DetachOption = False,
-    stop_on_eof: StopOption = False,
 ) -> None:
     """Run a bootstrap node: serve a swarm's manifest and records without training.
 
@@ -235,7 +233,7 @@ def bootstrap_command(
     if detached:
         detach(config, overrides, json=json)
         return
-    with started(config, overrides, json=json, stop_on_eof=stop_on_eof) as (node, stages):
+    with started(config, overrides, json=json) as (node, stages):
         from node.run.preflight import check_places
         from node.run.untrained import run_untrained
 
@@ -264,7 +262,6 @@ def observe_command(
     assignments: SetOption = None,
     json: JsonOption = False,
     detached: DetachOption = False,
-    stop_on_eof: StopOption = False,
 ) -> None:
     """Show the page of a swarm without training or being a member.
 
@@ -284,7 +281,7 @@ def observe_command(
             folder = stack.enter_context(TemporaryDirectory(prefix="swarm-watch-"))
             prepare(Path(folder), {"network.start_timeout": PATIENCE_SECONDS})
             config = Path(folder)
-        context = started(config, overrides, json=json, stop_on_eof=stop_on_eof)
+        context = started(config, overrides, json=json)
         node, stages = stack.enter_context(context)
         from node.run.preflight import check_places
         from node.run.status import RunOptions

@@ -54,7 +54,6 @@ LanOption = Annotated[
     typer.Option("--lan", help="Find peers on the local network, and announce this node there."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for other programs.")]
-StopOption = Annotated[bool, typer.Option("--stop-on-eof", hidden=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +187,7 @@ def _authors(path: Path) -> tuple[bytes, ...]:
 
 PEERS_OPTION = "--peers"
 DEBUG = "--debug"
+STOP_ON_EOF = "--stop-on-eof"  # ends a node with the program that started it
 
 
 def debugging() -> bool:
@@ -196,10 +196,12 @@ def debugging() -> bool:
 
 
 class Command(TyperCommand):
-    """A command with ``--debug``, whose ``--peers`` takes every value up to the next option."""
+    """A command with options of ``sys.argv``, whose ``--peers`` takes values up to the next one."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, [each for each in spread(args) if each != DEBUG])
+        return super().parse_args(
+            ctx, [each for each in spread(args) if each not in (DEBUG, STOP_ON_EOF)]
+        )
 
 
 def spread(args: Sequence[str]) -> list[str]:

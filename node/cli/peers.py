@@ -24,7 +24,7 @@ from node.cli.options import (
 from node.config.overrides import pasted_peer
 from node.errors import UsageError
 from node.monitor.output import printable, say
-from node.monitor.record import NONE, Terminal, lapse, refusals, short_ids, size
+from node.monitor.record import NONE, Terminal, refusals, short_ids, size
 from node.storage.run_folder import (
     OF_A_CONNECTION,
     PROFILE_KEYS,
@@ -35,7 +35,7 @@ from node.storage.run_folder import (
 from protocol.errors import BadKey
 from protocol.identity import Identity, author_of, peer_id_of
 from swarm.common.fair_limits import author_or_none
-from swarm.common.util import counted
+from swarm.common.util import counted, duration
 from swarm.reputation import (
     PENALTY_HALF_LIFE_S,
     RELEASE_AT,
@@ -222,7 +222,7 @@ def _kind(peer: dict[str, Any], swarm_id: str | None) -> str:
 def _ban(peer: dict[str, Any]) -> str:
     """Return how long a ban lasts if no penalty follows."""
     seconds = math.log2(max(1.0, peer["strikes"] / RELEASE_AT)) * PENALTY_HALF_LIFE_S
-    return f", banned for {lapse(seconds)} more" if peer["banned"] else ""
+    return f", banned for {duration(seconds)} more" if peer["banned"] else ""
 
 
 def _clock(peer: dict[str, Any]) -> str:
@@ -235,7 +235,7 @@ def _clock(peer: dict[str, Any]) -> str:
 
 
 def _ago(unix: float | None) -> str:
-    return NONE if unix is None else lapse(max(0.0, time.time() - unix))
+    return NONE if unix is None else duration(max(0.0, time.time() - unix))
 
 
 def _refused(peer: dict[str, Any]) -> str:

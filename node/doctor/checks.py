@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -31,8 +32,7 @@ from node.doctor.files import (
 )
 from node.errors import ConfigError, NodeError
 from node.network.transports import TransportKind, why_not_free
-from node.plan.model_shape import check_memory
-from node.run.preflight import check_space
+from node.plan.model_shape import check_memory, check_space
 from node.storage.run_folder import RunFolder
 from node.tasks.sandbox.sandbox import REMEDY, sandbox_support
 from node.threads import check_semaphores
@@ -147,15 +147,11 @@ def check_engine(name: str) -> Check:
     return ok("engine", name)
 
 
-def check_model_memory(config: Config, folder: RunFolder) -> Check:
+def check_model_memory(config: Config) -> Check:
     try:
         memory = check_memory(config)
-        if folder.root.is_dir():  # check_disk reports one that cannot be created
-            check_space(folder, memory.checkpoint)
     except ConfigError as error:
         return fail("memory", f"{error.key} = {error.value}", error.remedy)
-    except NodeError as error:
-        return failed("disk", error)
     if not memory.weights:
         return ok("memory", f"{config.policy.model}: not estimated before it is downloaded")
     if memory.tight:
@@ -188,9 +184,12 @@ def check_key(folder: RunFolder) -> Check:
         return fail("key file", "not usable", str(error))
 
 
-def check_disk(folder: RunFolder) -> Check:
+def check_disk(folder: RunFolder, config: Config | None = None) -> Check:
+    """Check the free space, also for the first checkpoint of the model that ``config`` names."""
     try:
         folder.create()
+        with suppress(ConfigError):  # check_model_memory reports it
+            check_space(folder, check_memory(config).checkpoint if config else 0)
     except NodeError as error:
         return failed("disk", error)
     free = shutil.disk_usage(folder.root).free
@@ -229,10 +228,10 @@ def check_machine(config: Config, folder: RunFolder) -> list[Check]:
         check_transport(config.network),
         check_device(config.policy.device),
         check_engine(config.engine.backend),
-        check_disk(folder),
+        check_disk(folder, config),
         check_shared_memory(),
         *check_model_files(config),
-        check_model_memory(config, folder),
+        check_model_memory(config),
         check_mismatch(config, folder),
         check_key(folder),
         check_clock(),

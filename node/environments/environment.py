@@ -337,13 +337,11 @@ def raised(error: BaseException, most: int = 200) -> str:
 
     The sandbox hides files and networks, and the ``repr`` of such an error lacks the file's name.
     """
-    if isinstance(error, SyntaxError):
-        return (
-            f"{type(error).__name__}({error.msg!r}) at {str(error.filename)[-40:]}:{error.lineno}"
-        )
     is_os = isinstance(error, OSError)
     text = f"{type(error).__name__}({str(error)!r})" if is_os else repr(error)
-    lines = ((f.f_code.co_filename, n) for f, n in traceback.walk_tb(error.__traceback__))
+    lines = [(f.f_code.co_filename, n) for f, n in traceback.walk_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError) and (error.filename or "<")[0] != "<":
+        text, lines = f"SyntaxError({error.msg!r})", [(str(error.filename), error.lineno or 0)]
     own = (f" at {Path(f).name[-40:]}:{n}" for f, n in lines if not f.startswith((_PACKAGE, "<")))
     suffix = next(own, "") + (_GRANTS if is_os else "")
     return text[: most - len(suffix)] + suffix

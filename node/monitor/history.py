@@ -305,8 +305,8 @@ def draw_runs(
         for measure in measures
     }
     measures = [m for m in measures if any(len(c.rounds) for c in curves[m].values())]
-    columns = min(COLUMNS, len(measures))
-    rows = -(-len(measures) // columns)
+    columns = max(1, min(COLUMNS, len(measures)))
+    rows = max(1, -(-len(measures) // columns))
     figure = new_figure(4.2 * columns, 2.6 * rows + 0.6)
     panels = figure.subplots(rows, columns, squeeze=False, sharex=True).flat
     lines: list[Any] = []

@@ -188,16 +188,6 @@ def size(count: float) -> str:
     return f"{count:.1f} GB"
 
 
-def lapse(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    if seconds < 60 * 60:
-        return f"{seconds / 60:.0f} min"
-    if seconds < 48 * 3600:
-        return f"{seconds / 3600:.0f} h"
-    return f"{seconds / 86400:.0f} days"
-
-
 def figure_columns(*names: str, no_wrap: bool = True) -> list[Column]:
     """Return the columns of figures, which are aligned to the right."""
     return [Column(name, justify="right", no_wrap=no_wrap) for name in names]

@@ -155,7 +155,7 @@ async def pinned_manifest(
 def _created(config: Config, identity: Identity) -> tuple[bytes, str]:
     """Create a swarm of the model's usual task set; return its manifest and a note."""
     if config.tasks.files:
-        remedy = "Create the swarm of these tasks with: swarm-node create --task-set FILE."
+        remedy = "Name a member with --peers, or run: swarm-node create --task-set SET.toml."
         raise ConfigError("tasks.files", ", ".join(config.tasks.files), remedy)
     tasks = usual_task_set(config.policy.model)
     signed = create_swarm(identity, name=config.node.name, task_set=tasks)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
@@ -13,11 +14,14 @@ from typing import Any
 import psutil
 
 from node.config.config import Config, build
-from node.errors import ConfigError
+from node.errors import ConfigError, NodeError
+from node.monitor.record import size
 from node.plan.machine import main_memory
 from node.policy.device import gpu_memory
 from node.policy.model_files import PolicyError, in_a_line
 from node.policy.model_source import config_folder, no_model
+from node.storage.checkpoints import Checkpoints
+from node.storage.run_folder import RunFolder
 
 log = logging.getLogger(__name__)
 
@@ -295,6 +299,14 @@ def check_memory(config: Config) -> LeastMemory:
         remedy = f"{shortage[0].upper()}{shortage[1:]}. {help_for(config)}"
         raise ConfigError("policy.model", model, remedy)
     return memory
+
+
+def check_space(folder: RunFolder, checkpoint: float) -> None:
+    """Check that the disk has space for the first checkpoint, in bytes; raise NodeError."""
+    free = shutil.disk_usage(folder.root).free
+    if checkpoint > free and not Checkpoints(folder.checkpoints).steps():
+        what = f"no space for a checkpoint of {size(checkpoint)}, only {size(free)} at"
+        raise NodeError(what, folder.root, "Free space, or set node.run_dir to another disk.")
 
 
 def help_for(config: Config) -> str:

@@ -292,7 +292,9 @@ class Intake:
         """Return why this node would not have ended the completion there, or would not read it."""
         limits, turns = self.limits, [len(output.ids[turn]) for turn in turns_of(output.trained)]
         generated = sum(turns)
-        if not 0 < generated <= limits.tokens or len(output.ids) > min(limits.read, room):
+        if not generated:
+            return "empty"
+        if generated > limits.tokens or len(output.ids) > min(limits.read, room):
             return "too_long"
         if finish is Finish.STOP:
             return None
@@ -303,7 +305,7 @@ class Intake:
         return None if full else "unfinished"
 
     def _loss(self, text: str, output: TrainingCompletion) -> str | None:
-        """Return a reason if the tokenizer cannot write what was scored."""
+        """Return a reason if the tokenizer cannot encode what was scored."""
         ids = [token for token, ours in zip(output.ids, output.trained, strict=True) if ours]
         written = self.policy.decode(ids)
         return None if written == text or _bare(written) == _bare(text) else "not_encodable"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import platform
-import shutil
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,10 +17,9 @@ from node.config.config import Config, write_config
 from node.config.registry import CORRECTIONS, ENGINES, LOGGERS
 from node.distributed.torchrun import Launch
 from node.errors import ConfigError, NodeError
-from node.monitor.record import size
 from node.network.transports import check_transport
 from node.plan.machine import emulated
-from node.plan.model_shape import check_memory
+from node.plan.model_shape import check_memory, check_space
 from node.policy.device import gpus, torch_build
 from node.policy.model_files import check_begun
 from node.policy.model_source import check_model
@@ -62,14 +60,6 @@ def check_start(config: Config, folder: RunFolder) -> None:
         if memory.tight:
             log.warning("%s: %s, but less is free now", config.policy.model, memory.words())
         check_space(folder, memory.checkpoint)
-
-
-def check_space(folder: RunFolder, checkpoint: float) -> None:
-    """Check that the disk has space for the first checkpoint, in bytes; raise NodeError."""
-    free = shutil.disk_usage(folder.root).free
-    if checkpoint > free and not Checkpoints(folder.checkpoints).steps():
-        what = f"no space for a checkpoint of {size(checkpoint)}, only {size(free)} at"
-        raise NodeError(what, folder.root, "Free space, or set node.run_dir to another disk.")
 
 
 def cautions(config: Config) -> tuple[str, ...]:

@@ -207,7 +207,8 @@ class ExternalGroups:
         self, consumed: Sequence[PooledGroup], trusted: Set[bytes]
     ) -> tuple[list[Usable], list[PooledGroup]]:
         usable, dropped, hidden = list[Usable](), list[PooledGroup](), self.hidden()
-        for pooled in consumed:
+        # An original before its copies.
+        for pooled in sorted(consumed, key=lambda each: each.received):
             try:
                 training = self.intake.take(pooled)
             except Exception:
@@ -222,7 +223,8 @@ class ExternalGroups:
             else:
                 training = training.of_hidden_state() if pooled.group.env in hidden else training
                 usable.append((pooled, replace(training, trusted=pooled.author in trusted)))
-        return usable, dropped
+        places = {pooled.key: place for place, pooled in enumerate(consumed)}
+        return sorted(usable, key=lambda each: places[each[0].key]), dropped
 
     def credit(self, local: LocalGroups, taken: Taken, update: UpdateStats, version: int) -> None:
         """Record an update's effects: author reputations, and lineage of its version."""

@@ -50,7 +50,7 @@ def author_or_none(peer: str) -> bytes | None:
 def holder_of(host: str) -> str:
     """Return one name for the machine that holds an IP address, empty if no single one does.
 
-    A machine can use all IPv6 addresses of its /64 network.
+    A machine can use all public IPv6 addresses of its /64 network.
     """
     try:
         address = ip_address(host.partition("%")[0])
@@ -62,7 +62,7 @@ def holder_of(host: str) -> str:
         return ""
     if address.is_loopback:
         return "this machine"
-    if isinstance(address, IPv6Address) and not address.is_link_local:
+    if isinstance(address, IPv6Address) and address.is_global:
         return str(ip_network((address, 64), strict=False))
     return str(address)
 

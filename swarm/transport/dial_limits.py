@@ -107,9 +107,11 @@ class DialLimits:
             await self._changed.wait_for(lambda: self._free(name) or not self._under_way[name])
             if not self._free(name):
                 raise self._refused(f"{name} did not answer as claimed {MOST_DIALS} times lately")
-            self._begun.setdefault(name, deque()).append(self._clock.monotonic())
+            dials = self._begun.pop(name, deque())
+            dials.append(self._clock.monotonic())
+            self._begun[name] = dials
             if len(self._begun) > MAX_HOSTS:
-                del self._begun[next(iter(self._begun))]  # the oldest
+                del self._begun[next(iter(self._begun))]  # dialed longest ago
             self._under_way[name] += 1
         try:
             yield lambda: self._restore(name)

@@ -67,12 +67,14 @@ class EngineProcess(RolloutEngine):
 
     def generate(self, prompts: Prompts, n: int, sampling: Sampling) -> list[list[Sample]]:
         rows = [tuple(prompt) for prompt in prompts for _ in range(n)]
-        requests = [SamplingRequest(row, prompt, stream=OWN) for row, prompt in enumerate(rows)]
+        keys = range(self._submitted, self._submitted + len(rows))  # unlike those of a failed call
+        requests = [SamplingRequest(*each, stream=OWN) for each in zip(keys, rows, strict=True)]
         self._take_on([Pending.of(each, sampling, self._policy) for each in requests])
-        while len(self._finished[OWN]) < len(rows):
+        finished = dict(self._finished.pop(OWN, []))
+        while not finished.keys() >= set(keys):
             self._receive(None)
-        finished = dict(self._finished.pop(OWN))
-        samples = [finished[row] for row in range(len(rows))]
+            finished |= dict(self._finished.pop(OWN, []))
+        samples = [finished[key] for key in keys]
         return [samples[start : start + n] for start in range(0, len(samples), n)]
 
     def submit(self, trajectories: Sequence[SamplingRequest], sampling: Sampling) -> None:

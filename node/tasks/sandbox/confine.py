@@ -49,11 +49,11 @@ def confine(own: Confinement) -> None:
     import resource
 
     os.nice(own.nice)
-    # Libraries ask for its name when they load, and Python would look for one that it can write.
-    tempfile.tempdir = "/"
     if own.namespaces:
         namespaces.enter(own.readable, network=own.network)
     if own.landlock:
+        # Libraries ask for its name, and Python would look for one that can be written.
+        tempfile.tempdir = "/"
         namespaces.restrict(own.readable, own.listed, network=own.network)
     limits = {
         resource.RLIMIT_FSIZE: 0,
@@ -111,7 +111,7 @@ def seccomp_programs(*, network: bool = False, discards: bool = False) -> dict[s
 
     ``serve`` may read files and answer on its channel. ``split`` may also start and end copies of
     itself. ``once`` is for such a copy, which cannot change even its own limits. The first two may
-    open files for writing if ``discards``: Landlock must limit them to ``/dev/null``. Raises
+    open files for writing if ``discards``: Landlock 3 must limit them to ``/dev/null``. Raises
     ImportError, RuntimeError: libseccomp is not installed.
     """
     denied = _NAMELESS if discards else _WRITES

@@ -78,7 +78,7 @@ def launch_prefix(support: SandboxSupport, readable: Sequence[str], *, network: 
         command = ["bwrap", "--unshare-all", "--die-with-parent", "--new-session"]
         command += ["--cap-drop", "ALL", *(["--share-net"] if network else [])]
         for path in readable:
-            command += ["--dev-bind" if path.startswith("/dev/") else "--ro-bind", path, path]
+            command += ["--dev-bind" if path in _DEVICES else "--ro-bind", path, path]
         # Last, because bubblewrap first creates the parent folders of the paths on it.
         return [*command, "--remount-ro", "/", "--chdir", "/", "--"]
     if support.kind != "sandbox-exec":

@@ -26,7 +26,7 @@ from swarm.verification import Scores, TrajectoryTexts, VerifierError
 logger = logging.getLogger(__name__)
 
 EPISODES = 4  # Per level; as many tasks of other families.
-QUESTIONS, DRAW_SECONDS = 64, 5.0  # Per level, drawn only to find errors; at most for so long.
+QUESTIONS, DRAW_SECONDS = 64, 5.0  # Per level, and per family, of draws to find errors.
 ANSWERS = ("", "0", "yes", "[1, 2]")  # to such a task
 TURNS = 16  # Maximum per episode.
 MOST_QUESTION = 1 << 17  # Characters; longer ones take minutes to be read, and fit no context.
@@ -136,18 +136,18 @@ def _built(verifier: Verifier, spec: EnvSpec) -> dict[TaskRef, _Built]:
 
 
 def _warn_of_failing_draws(verifier: Verifier, spec: EnvSpec) -> None:
+    end = time.monotonic() + DRAW_SECONDS
     for level in range(len(spec.levels)):
-        errors: list[VerifierError] = []
-        end = time.monotonic() + DRAW_SECONDS
-        for task in _tasks(spec, level, QUESTIONS):
-            if time.monotonic() < end:
-                try:
-                    verifier.prompts([task])
-                except VerifierError as error:
-                    errors.append(error)
+        drawn, errors = 0, list[VerifierError]()
+        while drawn < QUESTIONS and time.monotonic() < end:
+            try:
+                verifier.prompts(_tasks(spec, level, drawn + 1)[-1:])
+            except VerifierError as error:
+                errors.append(error)
+            drawn += 1
         if errors:
             text = "env %r level %d: nodes skip a part of its questions, %d of %d here: %s"
-            logger.warning(text, spec.name, level, len(errors), QUESTIONS, errors[0])
+            logger.warning(text, spec.name, level, len(errors), drawn, errors[0])
 
 
 def _verdict(verifier: Verifier, task: TaskRef, answers: Sequence[str]) -> Scores:

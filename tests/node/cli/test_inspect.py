@@ -12,7 +12,7 @@ from node.config.config import set_keys
 from node.errors import NodeError
 from node.monitor.history import read_history
 from node.monitor.output import printable
-from node.monitor.record import RoundRecord, lapse, short_ids
+from node.monitor.record import RoundRecord, short_ids
 from node.storage.run_folder import RunFolder
 from protocol.identity import Identity, peer_id_of
 from swarm.common.clock import SystemClock
@@ -273,11 +273,6 @@ def test_peers_rejects_ambiguous_or_unknown_prefixes(terminal, met, given, said)
 )
 def test_short_ids_end_at_the_first_difference(ids, most, shown):
     assert short_ids(ids, most) == shown and short_ids([]) == []
-
-
-def test_lapse_formats_a_duration_in_a_suitable_unit():
-    units = {0: "0 s", 59: "59 s", 60: "1 min", 7200: "2 h", 86400: "24 h", 2e5: "2 days"}
-    assert {seconds: lapse(seconds) for seconds in units} == units
 
 
 def test_peers_shows_connections_only_while_node_runs(terminal, node):

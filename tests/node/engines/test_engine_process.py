@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from node.engines.engine import RolloutEngine, Sample, Sampling, SamplingRequest
+from node.engines.engine import RequestOutput, RolloutEngine, Sample, Sampling, SamplingRequest
 from node.engines.process.child import Starter
 from node.engines.process.engine import EngineProcess
 from node.engines.transformers.engine import TransformersEngine
@@ -135,6 +135,21 @@ def test_generate_leaves_submitted_requests_to_poll_by_key(engine):
     assert samples[3].tokens.ids == generated(policy, (1, 2), 24)
     assert samples[11].tokens.ids == generated(policy, (9, 9), 3)
     assert samples[11].finish is Finish.LENGTH and engine.poll(0.0) == []
+
+
+def test_generate_returns_no_completion_of_a_failed_call(engine, monkeypatch):
+    failures = iter([ValueError("a failed step")])
+
+    def output(*values):
+        for error in failures:
+            raise error
+        return RequestOutput(*values)
+
+    monkeypatch.setattr("node.engines.process.engine.RequestOutput", output)
+    with pytest.raises(ValueError, match="a failed step"):
+        engine.generate([[5, 6, 7]], 1, GREEDY)
+    ((sample,),) = engine.generate([[1, 2, 3]], 1, GREEDY)
+    assert sample.tokens.ids == generated(random_policy(), (1, 2, 3), 24)
 
 
 @pytest.mark.parametrize("begun", [False, True], ids=["no process", "running process"])

@@ -322,7 +322,10 @@ def test_open_envs_rejects_a_changed_file(tmp_path):
 def test_syntax_error_names_file_and_line():
     with pytest.raises(SyntaxError) as error:
         compile("\nclass Treasure\n", "/tasks/treasure.py", "exec")
-    assert raised(error.value) == "SyntaxError(\"expected ':'\") at /tasks/treasure.py:2"
+    assert raised(error.value) == "SyntaxError(\"expected ':'\") at treasure.py:2"
+    with pytest.raises(SyntaxError) as error:
+        eval("1 +")
+    assert "test_environments.py" in raised(error.value) and len(raised(error.value, 40)) == 40
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from node.config.config import Config, load, write_config
 from node.config.learning import LearnerSection
-from node.doctor.checks import check_model_memory
+from node.doctor.checks import check_disk, check_model_memory
 from node.engines import kinds
 from node.engines.transformers.decoding import KEPT_SHARE
 from node.engines.transformers.static_step import StaticStep
@@ -320,7 +320,7 @@ def test_model_that_exceeds_free_memory_causes_a_warning(tmp_path, sixteen, capl
     large, run = config_of(written(tmp_path / "large", LLAMA_3B)), RunFolder(tmp_path / "run")
     assert check_memory(half).tight
     run.create()
-    levels = [check_model_memory(each, run).level for each in (half, Config(), large)]
+    levels = [check_model_memory(each).level for each in (half, Config(), large)]
     assert levels == ["warn", "ok", "fail"]
     check_start(half, run)
     (line,) = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
@@ -328,7 +328,7 @@ def test_model_that_exceeds_free_memory_causes_a_warning(tmp_path, sixteen, capl
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=GIB))
     with pytest.raises(NodeError, match=r"no space for a checkpoint of 8\.\d GB, only 1\.1 GB"):
         check_start(half, run)
-    assert "no space for a checkpoint" in check_model_memory(half, run).found
+    assert "no space for a checkpoint" in check_disk(run, half).found
     check_start(config_of(tmp_path / "half", policy__lora_rank=4), run)
 
 

@@ -122,6 +122,13 @@ def test_text_copied_by_sybil_under_another_key_is_rejected():
     assert reader.take(short) is not None, "short answers may be equal by chance"
 
 
+def test_completion_without_tokens_is_refused_as_empty():
+    counters = Counters()
+    texts = [("17", 1.0), ("", 0.0), ("18", 0.0)]
+    assert intake(counters).take(sent(texts, finish=Finish.LENGTH, ended=1)) is None
+    assert counters.snapshot()["external_refused{reason=empty}"] == 1
+
+
 def test_copy_that_is_used_first_does_not_refuse_the_original():
     reader, said = intake(), [(WORKING + "17", 1.0), ("18", 0.0)]
     for author, received, is_used in ((b"s", 9.0, True), (b"h", 5.0, True), (b"s", 9.0, False)):

@@ -181,7 +181,7 @@ def test_sybils_and_peers_with_many_addresses_do_not_fill_the_peer_cache():
     ("host", "holder"),
     [
         *(("192.0.2.7", "192.0.2.7"), ("::ffff:192.0.2.7", "192.0.2.7")),
-        *(("2001:db8::7", "2001:db8::/64"), ("fe80::7%eth0", "fe80::7")),
+        *(("2606:4700::7", "2606:4700::/64"), ("fe80::7%eth0", "fe80::7")),
         *(("127.0.0.2", "this machine"), ("::1", "this machine"), ("::", ""), ("x.org", "")),
     ],
 )

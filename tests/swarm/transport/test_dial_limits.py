@@ -38,17 +38,22 @@ async def test_host_is_dialed_4_times_per_minute_over_all_peers_and_ports(limits
     dials = [attempt(limits, names[n % 2], 4001 + n, f"key {n}") for n in range(20)]
     assert sorted(await asyncio.gather(*dials)) == ["dialed"] * MOST_DIALS + ["refused"] * 16
     assert await attempt(limits, "192.0.2.8") == "dialed", "another host has its own limit"
-    for one in ("127.0.0.{}", "2001:db8::{}"):  # this machine, and an IPv6 network
+    for one in ("127.0.0.{}", "2606:4700::{}"):  # this machine, and an IPv6 network
         several = [attempt(limits, one.format(n)) for n in range(1, 9)]
         assert (await asyncio.gather(*several)).count("dialed") == MOST_DIALS
     await clock.advance(WINDOW_SECONDS)
     assert await attempt(limits) == "dialed"
 
 
-async def test_many_silent_hosts_do_not_block_others(limits, monkeypatch):
+async def test_many_silent_hosts_neither_block_others_nor_reset_limits(limits, monkeypatch):
     monkeypatch.setattr("swarm.transport.dial_limits.MAX_HOSTS", 4)
     for number in range(9):
         assert await attempt(limits, f"198.51.100.{number}") == "dialed"
+    dials = [await attempt(limits, "198.51.100.6") for _ in range(MOST_DIALS)]
+    assert dials == ["dialed"] * (MOST_DIALS - 1) + ["refused"]
+    for number in range(9, 12):
+        assert await attempt(limits, f"198.51.100.{number}") == "dialed"
+    assert await attempt(limits, "198.51.100.6") == "refused"
 
 
 @pytest.mark.parametrize(
