@@ -153,10 +153,15 @@ class ExternalGroups:
         self._pool, self._accounts = self.experience.pool, self.experience.accounts
 
     def missing(self) -> int:
-        """Count the local groups that peer groups could replace, but do not."""
+        """Count the local groups that peer groups could replace, but do not.
+
+        Lucky plays look like skill, so those of hidden state replace none.
+        """
         if not self.replaced:
             return 0
-        return self.replaced - self.mixture.replaced(self._fresh(), *self._authors())
+        hidden = self.hidden()
+        fresh = [each for each in self._fresh() if each.env not in hidden]
+        return self.replaced - self.mixture.replaced(fresh, *self._authors())
 
     def _fresh(self) -> list[Candidate]:
         self._accounts.blocked = frozenset(self.blocked())

@@ -46,7 +46,7 @@ class HostPort:
     @property
     def source(self) -> str:
         """Common part of connections from here: their relay, or their machine."""
-        return self.relay or holder_of(self.host) or self.host
+        return self.relay or (self.kind == "ip6" and holder_of(self.host)) or self.host
 
     @property
     def numeric(self) -> bool:

@@ -150,6 +150,7 @@ def test_generate_returns_no_completion_of_a_failed_call(engine, monkeypatch):
         engine.generate([[5, 6, 7]], 1, GREEDY)
     ((sample,),) = engine.generate([[1, 2, 3]], 1, GREEDY)
     assert sample.tokens.ids == generated(random_policy(), (1, 2, 3), 24)
+    engine.pause()  # for the tests that follow
 
 
 @pytest.mark.parametrize("begun", [False, True], ids=["no process", "running process"])

@@ -117,6 +117,16 @@ def test_peer_groups_of_hidden_chance_envs_are_marked():
         assert not any(done.hidden for each in written for done in each.training.completions)
 
 
+def test_peer_groups_of_hidden_chance_envs_replace_no_local_groups():
+    missing = []
+    for names in ([], [pooled(1).group.env]):
+        keys = {"local": 4, "external": 4, "select": AutoSelection, "trusted": lambda: {ANNA}}
+        loop = Loop(hidden=lambda names=names: {*names}, **keys)
+        loop.pool.add(pooled(number) for number in range(30))
+        missing.append(loop.external.missing())
+    assert missing[0] < missing[1] == 4
+
+
 def test_groups_of_a_blocked_author_are_not_trained_on():
     blocked = set[bytes]()
     loop = Loop(local=4, external=4, blocked=lambda: blocked)
