@@ -205,7 +205,7 @@ def test_status_reports_running_stopped_and_crashed(terminal, node):
         assert (told["state"], told["peers"]) == ("starting", GONE), "another process wrote it"
     for state, shown in (("stopped", "stopped"), ("running", "crashed")):
         node.write_status({**mine, "state": state})
-        line = rf"state     {shown}, reported (60 s|1 min|2 min) ago\n"
+        line = rf"state     {shown}, reported \d+ s ago\n"
         assert re.search(line, terminal.ok("status", *AT)), terminal.out
         assert "round 9 | reward 0.500" in terminal.out and "0 connected, 1 present" in terminal.out
         assert terminal.json("peers", *AT) == [{**GONE[0], "trusted": False, "blocked": False}]
