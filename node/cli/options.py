@@ -196,7 +196,7 @@ def debugging() -> bool:
 
 
 class Command(TyperCommand):
-    """A command with options of ``sys.argv``, whose ``--peers`` takes values up to the next one."""
+    """A command whose ``--peers`` takes several values; two options are read from ``sys.argv``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(
