@@ -36,7 +36,7 @@ class BoundedConnection(H11Protocol):
 
     most: ClassVar[int] = MOST  # maximum open connections
     most_of_one: ClassVar[int] = MOST_OF_ONE  # of one client's machine
-    holder = ""  # of the client's address
+    holder = ""  # the client's machine
     _writing: asyncio.TimerHandle | None = None
     _looking: asyncio.TimerHandle | None = None
     _last: RequestResponseCycle | None = None

@@ -84,7 +84,7 @@ def _check_tasks(manifest: Manifest, allowed: Allowed) -> list[Check]:
             try:
                 check_version(spec, Path(allowed.files[spec.name]))
             except TaskSetError as error:
-                remedy = f"Name the file of which the swarm was created: tasks.files.{spec.name}."
+                remedy = f"Set tasks.files.{spec.name} to the file that its creator used."
                 checks.append(fail("tasks", str(error), remedy))
     if len(details) == len(manifest.catalogue):
         remedy = "To train, a node needs one: a file, a package, or tasks.allow_code_execution."

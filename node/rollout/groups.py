@@ -268,7 +268,7 @@ class Intake:
         originals = [pooled.group.completions[number] for number in numbers]
         pairs = list(zip(originals, training.completions, strict=True))
         reasons = [
-            self._limit_reason(original.finish, output, room) or self._loss(original.text, output)
+            self._limit_reason(original.finish, output, room) or self._lossy(original.text, output)
             for original, output in pairs
         ]
         rewards = training.rewards
@@ -304,7 +304,7 @@ class Intake:
             full = turns[-1] >= limits.turns.turn_tokens or limits.turns.last(len(turns), generated)
         return None if full else "unfinished"
 
-    def _loss(self, text: str, output: TrainingCompletion) -> str | None:
+    def _lossy(self, text: str, output: TrainingCompletion) -> str | None:
         """Return a reason if the tokenizer cannot encode what was scored."""
         ids = [token for token, ours in zip(output.ids, output.trained, strict=True) if ours]
         written = self.policy.decode(ids)

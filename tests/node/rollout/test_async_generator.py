@@ -78,8 +78,8 @@ def test_zero_staleness_matches_the_sync_schedule(engine):
         loop = Loop(made, made.overlapping(0) if overlapping else None, local=3)
         for _ in range(4):
             loop.rounds.step()
-        told = [(o.round, o.policy_step, o.local, o.update) for o in loop.outcomes]
-        traces.append((told, loop.published))
+        figures = [(o.round, o.policy_step, o.local, o.update) for o in loop.outcomes]
+        traces.append((figures, loop.published))
     assert traces[0] == traces[1]
 
 
