@@ -26,7 +26,7 @@ from swarm.common.util import Say, version
 log = logging.getLogger(__name__)
 
 MOST = 96  # maximum open connections
-MOST_OF_ONE = 64  # of one address
+MOST_OF_ONE = 64  # of one machine
 # Timeout for a request to be complete, and for a client to read a response that is being sent.
 PATIENCE_SECONDS = 10.0
 

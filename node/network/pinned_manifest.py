@@ -121,7 +121,8 @@ async def pinned_manifest(
     in another swarm. Without a manifest, the first named peer that answers hands over its own. If
     no peer is named, ``lan`` finds a member nearby. Without either, the node creates a swarm of the
     model's usual task set. Raises NodeError if no peer answers or the manifest is damaged, and
-    ConfigError if it is not the one of ``network.swarm`` or several swarms match.
+    ConfigError if it is not the one of ``network.swarm``, if several swarms match, or if a new one
+    would lack the tasks of ``tasks.files``.
     """
     notes = _notes_on_itself(config, transport)
     is_pinned = folder.manifest.exists()

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -194,13 +194,10 @@ class Grants:
     def confinement(self, support: SandboxSupport, *, memory_mib: int, nice: int) -> Confinement:
         """Return the confinement of a worker with these grants."""
         # Before version 3, Landlock allows to truncate files that may be read.
-        limited = support.landlock and landlock_version() >= 3
-        discards = limited and support.kind != "none"
-        programs: Mapping[str, bytes] = {}
-        if support.seccomp:
-            programs = seccomp_programs(network=self.network, discards=discards)
-        program = programs.get("split" if self.evaluates else "serve", b"")
-        one_shot = programs["once"] if self.evaluates else b""
+        discards = support.landlock and support.kind != "none" and landlock_version() >= 3
+        built = seccomp_programs(network=self.network, discards=discards) if support.seccomp else {}
+        program = built.get("split" if self.evaluates else "serve", b"")
+        one_shot = built["once"] if self.evaluates else b""
         extra = _FOR_NAMES if self.network else ()
         # What is missing cannot be mounted; whoever opens it says so.
         existing = [path for path in (*self.read, *extra) if os.path.exists(path)]  # noqa: PTH110

@@ -138,10 +138,11 @@ def _built(verifier: Verifier, spec: EnvSpec) -> dict[TaskRef, _Built]:
 def _warn_of_failing_draws(verifier: Verifier, spec: EnvSpec) -> None:
     end = time.monotonic() + DRAW_SECONDS
     for level in range(len(spec.levels)):
+        tasks = _tasks(spec, level, QUESTIONS)
         drawn, errors = 0, list[VerifierError]()
         while drawn < QUESTIONS and time.monotonic() < end:
             try:
-                verifier.prompts(_tasks(spec, level, drawn + 1)[-1:])
+                verifier.prompts([tasks[drawn]])
             except VerifierError as error:
                 errors.append(error)
             drawn += 1
