@@ -156,11 +156,12 @@ def filling(folder: Path, place: Path | None = None) -> Iterator[None]:
         yield
     except BaseException as error:
         is_full = is_disk_full(error, folder)
-        for path in folder.iterdir():
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink()
+        with suppress(OSError):  # the block's error is the one to report
+            for path in folder.iterdir():
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink()
         if is_full:
             remedy = "Free some space there, and run the command again."
             raise DiskFullError("no space left to write to", place or folder, remedy) from error

@@ -15,7 +15,7 @@ from node.errors import DiskFullError, NodeError, RunFolderBusy
 from node.monitor.logs import start_logging
 from node.monitor.sinks import JsonLinesFile
 from node.run.preflight import prepare
-from node.storage.atomic_files import private_umask, write_atomic, write_error, write_new
+from node.storage.atomic_files import filling, private_umask, write_atomic, write_error, write_new
 from node.storage.checkpoints import Checkpoints
 from node.storage.run_folder import RunFolder, SwarmFiles
 from swarm.common.clock import SystemClock
@@ -332,3 +332,11 @@ def test_write_errors_name_the_cause_and_the_setting(tmp_path):
     assert "Permission denied" in str(denied) and "permissions" in str(denied)
     with pytest.raises(NodeError, match="run_dir"):
         RunFolder(tmp_path / "file" / "run").create()
+
+
+def test_failed_cleanup_does_not_hide_the_error(tmp_path):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    with pytest.raises(ValueError, match="no such weight"), filling(folder):
+        folder.rmdir()
+        raise ValueError("no such weight")
