@@ -120,9 +120,20 @@ def test_lucky_players_win_with_first_guesses_only():
         assert [n == 1 for n in turns] == [reward == 1.0 for reward in group.rewards]
 
 
-def test_nodes_of_a_joint_attack_have_different_styles():
-    names = [type(each).__name__ for each in poisoners(make_context("together-75"))]
-    assert names == ["AnswerPoisoner"] * 3
+def test_node_of_a_joint_attack_uses_every_style_in_turn():
+    run = Configuration(AUTO, 0, HOSTILE["together-25"])
+    swarm, outcomes = stepped(SwarmContext(replace(SMALL, rounds=7), run, MODELS), 7)
+    (attacker,) = swarm.hostile
+    groups = [
+        group for each in outcomes for outcome in each if outcome for group in outcome.external
+    ]
+    shared = [c for g in groups if g.author == attacker.author for c in g.group.completions]
+    assert {c.text.startswith(HABIT) for c in shared if c.reward == 1.0} == {True, False}
+    counted = [node.counters.snapshot() for node in swarm.nodes.values()]
+    assert all(each["external_refused{reason=too_long}"] for each in counted)
+
+
+def test_lucky_players_are_for_games_only():
     assert "lucky-25" not in hostile_regimes(games=False)
     assert set(hostile_regimes(games=True)) == {f"lucky-{n}" for n in ("25", "50", "75", "keys-30")}
 
