@@ -77,6 +77,15 @@ class Account:
     # Refusals by reason: number of groups, or 1 per frame that could not be opened.
     refused: Mapping[str, int] = field(default_factory=dict)
 
+    def figures(self, now: float) -> dict[str, Any]:
+        """Return what is shown of a peer, as plain JSON."""
+        return {
+            **{key: getattr(self, key) for key in ("bytes_in", "bytes_out", "admitted")},
+            "admitted_at": self.admitted_at or None,
+            "refused": dict(self.refused),
+            "strikes": penalties_now(self, now),
+        }
+
 
 def penalties_now(account: Account, now: float) -> float:
     """Return the weight of an account's penalties at Unix time ``now``."""

@@ -41,7 +41,6 @@ from swarm.reputation import (
     RELEASE_AT,
     Account,
     is_banned,
-    penalties_now,
     read_accounts,
 )
 
@@ -139,10 +138,7 @@ def _departed(
             "author": each.author.hex(),
             **dict.fromkeys(UNKNOWN),
             **dict.fromkeys(("connected", "bootstrap"), False),
-            **{key: getattr(each, key) for key in ("bytes_in", "bytes_out", "admitted")},
-            "admitted_at": each.admitted_at or None,
-            "refused": dict(each.refused),
-            "strikes": penalties_now(each, now),
+            **each.figures(now),
             "banned": is_banned(each, now),
         }
         for peer, each in zip(departed, records, strict=True)

@@ -11,9 +11,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +26,7 @@ from node.doctor import checks
 from node.doctor.checks import check_ports, reported_reach
 from node.doctor.files import Check, check_pinned
 from node.errors import NodeError
+from node.monitor.logs import LogTail
 from node.monitor.output import printable
 from node.monitor.record import RoundRecord
 from node.monitor.sinks import Figures
@@ -277,27 +277,7 @@ def _put(queue: asyncio.Queue[Event | None], event: Event | None) -> None:
     queue.put_nowait(event)
 
 
-MOST_BYTES = 256 << 10
-MOST_LINES = 1000
-
-
-def last_lines(path: Path, count: int) -> list[str]:
-    """Return the last whole lines of a log's last 256 KiB, or raise NodeError."""
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            begin = max(0, size - MOST_BYTES)
-            file.seek(begin)
-            lines = file.read(MOST_BYTES).split(b"\n")[:-1]
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        remedy = "Run the command as the user of the node, or as root."
-        raise NodeError(f"cannot read the log ({error.strerror})", path, remedy) from error
-    complete = lines[1:] if begin else lines
-    return [printable(line.decode(errors="replace")) for line in complete[-count:]]
-
-
+MOST_LINES = 1000  # of the log in an answer
 AT_ONCE = 20  # maximum rounds per look, the latest
 # Facts about this node beside its peers.
 OWN = ("peer_id", "addresses", "reach", "swarm_id", "swarm_name", "state", "record")
@@ -383,7 +363,10 @@ class RunView:
             }
 
     def log(self, lines: int) -> dict[str, Any]:
-        return {"lines": last_lines(self.folder.log, lines)}
+        if not self.folder.log.exists():
+            return {"lines": []}
+        with closing(LogTail(self.folder.log)) as tail:
+            return {"lines": list(map(printable, tail.last(lines)))}
 
     def figures(self) -> Figures | None:
         """Return those of the latest round; before the first, of the node that is this process."""

@@ -194,7 +194,6 @@ class ShownGroup:
             "level": self.level,
             "author": self.author,
             "prompt": shortened(self.prompt, longest),
-            "answer": None,
             "in_update": self.in_update,
             "reason": self.reason,
             "completions": [each.to_dict(longest, tokens=tokens) for each in completions],

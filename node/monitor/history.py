@@ -182,51 +182,42 @@ def window_for(histories: Sequence[Sequence[RoundRecord]]) -> int:
 class Line(NamedTuple):
     """The facts about a record that thinning uses."""
 
+    number: int  # of the line in its file
     round: int
     evaluated: bool  # whether it has a held-out reward, which few rounds have
     size: int  # bytes
 
 
-def thinned(lines: Sequence[Line | None], most: int) -> list[int]:
-    """Return the indices of lines to keep, which take at most ``most`` bytes.
+def thinned(lines: Sequence[Line], most: int) -> list[Line]:
+    """Return the lines to keep, which take at most ``most`` bytes.
 
     All of the newest rounds stay. Every 2nd round up to twice as old stays, up to four times as
     old every 4th, and so on, preferably evaluated ones. The first round and two lines per doubling
-    always stay; repeated rounds and lines that are not records (None) do not. Repeated thinning
-    removes nothing that thinning once would keep for longer.
+    always stay; repeated rounds do not. Repeated thinning removes nothing that thinning once would
+    keep for longer.
     """
-    records: list[_Indexed] = []
-    for position, line in enumerate(lines):
-        if line is None:
-            continue
-        while records and records[-1].line.round >= line.round:  # the later line counts
+    records: list[Line] = []
+    for line in lines:
+        while records and records[-1].round >= line.round:  # the later line counts
             records.pop()
-        records.append(_Indexed(position, line))
-    if not records:
-        return []
+        records.append(line)
     selected = records
-    recent = records[-1].line.round - records[0].line.round + 1
-    while recent > 1 and sum(each.line.size for each in selected) > most:
+    recent = records[-1].round - records[0].round + 1 if records else 1
+    while recent > 1 and sum(line.size for line in selected) > most:
         recent //= 2
         selected = _sample(records, recent)
-    return [each.position for each in selected]
+    return selected
 
 
-class _Indexed(NamedTuple):
-    position: int
-    line: Line
-
-
-def _sample(records: Sequence[_Indexed], recent: int) -> list[_Indexed]:
+def _sample(records: Sequence[Line], recent: int) -> list[Line]:
     """Choose one line per stretch of rounds; the length doubles when the age doubles."""
-    newest = records[-1].line.round
-    stretches: dict[tuple[int, int], _Indexed] = {}
-    for record in records:
-        level = ((newest - record.line.round) // recent).bit_length()
-        stretch = level, record.line.round >> level
-        current = stretches.setdefault(stretch, record)
-        if record.line.evaluated and not current.line.evaluated:
-            stretches[stretch] = record
+    newest = records[-1].round
+    stretches: dict[tuple[int, int], Line] = {}
+    for line in records:
+        level = ((newest - line.round) // recent).bit_length()
+        stretch = level, line.round >> level
+        if not stretches.setdefault(stretch, line).evaluated and line.evaluated:
+            stretches[stretch] = line
     return list(stretches.values())
 
 

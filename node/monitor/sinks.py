@@ -70,9 +70,10 @@ class JsonLinesFile:
         self.file.close()  # Windows replaces no open file
         try:
             with replacing(self._path) as draft, self._path.open("rb") as source:
-                indices = set(thinned([_look(line) for line in source], self._most // 2))
+                records = [line for pair in enumerate(source) if (line := _look(*pair))]
+                kept = {line.number for line in thinned(records, self._most // 2)}
                 source.seek(0)
-                draft.writelines(line for index, line in enumerate(source) if index in indices)
+                draft.writelines(line for number, line in enumerate(source) if number in kept)
         finally:
             self.file = self._path.open("ab", buffering=0)
 
@@ -89,13 +90,13 @@ def _line(record: RoundRecord) -> bytes:
     return plain_json(record.to_dict()).encode() + b"\n"
 
 
-def _look(line: bytes) -> Line | None:
+def _look(number: int, line: bytes) -> Line | None:
     try:
         record = parsed(line)
     except ValueError:
         log.warning("removed a damaged line from the records of rounds: %r", line[:80])
         return None
-    return Line(record.round, record.reward_eval is not None, len(line))
+    return Line(number, record.round, record.reward_eval is not None, len(line))
 
 
 PREFIX = "swarm_node_"

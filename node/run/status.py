@@ -31,7 +31,7 @@ from node.storage.run_folder import (
 from swarm.common.counters import Counters
 from swarm.common.util import Say
 from swarm.member import PeerInfo
-from swarm.reputation import Account, penalties_now
+from swarm.reputation import Account
 
 log = logging.getLogger(__name__)
 
@@ -145,16 +145,11 @@ def _peer(
         "swarm_id": peer.swarm.hex() if peer.swarm else None,
         **{key: getattr(peer.profile, key, "") or None for key in PROFILE_KEYS},
         "policy_step": peer.policy_step,
-        "bytes_in": account.bytes_in,
-        "bytes_out": account.bytes_out,
-        "admitted": account.admitted,
         "heard": peer.heard,
-        "admitted_at": account.admitted_at or None,
         # Also true of a new node, which has neither shared a group nor made a step.
         "bootstrap": peer.policy_step == 0 and not peer.groups and not account.admitted,
-        "refused": dict(account.refused),
-        "strikes": penalties_now(account, time.time()),
         "banned": author in ignored,
+        **account.figures(time.time()),
     }
 
 
@@ -200,21 +195,14 @@ def find_runs(root: Path, depth: int) -> tuple[list[Run], list[str]]:
 
 
 def _folders(root: Path, depth: int, unreadable: list[str]) -> Iterator[Path]:
-    yield root
-    if not depth:
-        return
-    try:
-        with os.scandir(root) as entries:
-            names = [
-                entry.name
-                for entry in entries
-                if entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".")
-            ]
-    except OSError:
-        unreadable.append(str(root))
-        return
-    for name in names:
-        yield from _folders(root / name, depth - 1, unreadable)
+    def failed(error: OSError) -> None:
+        unreadable.append(str(Path(error.filename)))
+
+    for path, names, _ in os.walk(root, onerror=failed):
+        folder = Path(path)
+        yield folder
+        deepest = len(folder.relative_to(root).parts) == depth
+        names[:] = [] if deepest else [name for name in names if not name.startswith(".")]
 
 
 def _run(folder: RunFolder) -> Run:

@@ -143,7 +143,6 @@ function Group({ group, correction, by: wanted, setBy }) {
       ? html`<p class="reason"><b>${group.origin === 'refused' ? 'Refused:' : 'Not used:'}</b> <${Stranger} text=${group.reason} /></p>`
       : html`<p class="reason good">${group.in_update ? learned(group.origin, correction) : 'Not in an update yet.'}</p>`}
     <h4>Prompt</h4><${Stranger} as="pre" text=${group.prompt} />
-    ${group.answer === null ? null : html`<h4>A correct answer</h4><${Stranger} as="pre" text=${group.answer} />`}
     <h4>Completions <${Help} of="advantage" name="advantage" /></h4>
     ${tints.length > 1
       ? html`<${Choice} label="tint" of=${tints} chosen=${by} choose=${setBy} /><${TintLegend} ...${{ by, versions }} />`

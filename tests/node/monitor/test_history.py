@@ -177,12 +177,11 @@ def test_metrics_mib_limits_the_file_size(tmp_path):
     st.integers(0, 300),
 )
 def test_thinning_is_bounded_stable_and_keeps_the_last_round(found, most):
-    all_of = [Line(number, evaluated, 1) for number, evaluated in found]
+    all_of = [Line(place, *each, 1) for place, each in enumerate(found)]
     kept = thinned(all_of, most)
-    last = [p for p, line in enumerate(all_of) if all(n > line.round for n, _ in found[p + 1 :])]
+    last = [line for line in all_of if all(n > line.round for n, _ in found[line.number + 1 :])]
     assert kept == sorted(kept) and set(kept) <= set(last) and len(kept) <= max(most, 24)
-    assert kept[-1] == len(found) - 1
-    again = thinned([all_of[place] for place in kept], most)
-    assert [kept[place] for place in again] == kept or len(kept) > most
+    assert kept[-1] == all_of[-1]
+    assert thinned(kept, most) == kept or len(kept) > most
     if len(last) <= most:
         assert kept == last
