@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -125,6 +126,10 @@ class StrictSerializer:
                     subkey, value, expiry = (unpacker.unpack() for _ in range(3))
                     if not isinstance(subkey, bytes) or not isinstance(value, bytes):
                         raise ValueError("a dictionary of records maps bytes to bytes")
+                    if type(expiry) not in (int, float) or not math.isfinite(expiry):
+                        raise ValueError("an expiration is not a finite number")
+                    if subkey in result:  # the later one would hide a valid record
+                        raise ValueError("a subkey is repeated")
                     result.store(subkey, value, float(expiry))
         except (msgpack.UnpackException, TypeError, RuntimeError) as error:
             raise ValueError(f"not a dictionary of records: {error!r}") from error

@@ -1,6 +1,7 @@
 """Fixes around hivemind: one id per node, checked records, cancelled calls."""
 
 import asyncio
+import math
 import os
 import subprocess
 import sys
@@ -9,7 +10,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import msgpack
 import pytest
 from hivemind.dht.routing import DHTID
 from hivemind.dht.storage import DictionaryDHTValue
@@ -24,6 +27,7 @@ from swarm.transport.hivemind.node import HivemindNode
 from swarm.transport.hivemind.transport import HivemindTransport
 from swarm.transport.node import NodeSettings
 from swarm.transport.records import (
+    DICTIONARY_CODE,
     FRESH_SECONDS,
     MAX_REPORTS,
     REMEMBERED_CHECKS,
@@ -106,6 +110,21 @@ def test_fresh_record_is_checked_once_despite_many_earlier_checks():
         for number in range(-50, 0):
             asked(number)
     assert len(checked) - before == 50
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [("anna", 1.0), *(("ben", bad) for bad in (math.nan, math.inf, True, None, b"1", "1"))],
+)
+def test_dictionary_has_each_subkey_once_and_finite_expirations(entry):
+    def loaded(name: str, expiry: object) -> Any:
+        entries = [[b"anna", b"value", 2**40], [name.encode(), b"value", expiry]]
+        data = msgpack.ExtType(DICTIONARY_CODE, msgpack.packb([None, 1.0, entries]))
+        return StrictSerializer(DictionaryDHTValue).loads(msgpack.packb(data))
+
+    assert len(loaded("ben", 2.0**40)) == 2
+    with pytest.raises(ValueError, match=r"repeated|not a|exceeds"):
+        loaded(*entry)
 
 
 LOADED = "print(sorted({'torch', 'scipy'} & set(sys.modules)))"
