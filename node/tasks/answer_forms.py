@@ -60,6 +60,7 @@ _ATOM = re.compile(r"[-+]?\d+(?:\.\d+)?|[^\W\d_]|\\[a-z]+", re.ASCII | re.IGNORE
 _TOP = re.compile(r"[-+]?(?:[^-+±=<>,()]|\([^()]*\))++")  # of a fraction: a product
 _BOTTOM = re.compile(rf"(?:{_ATOM.pattern}|\([^()]*\))(?:\^\w)?|[^\W\d_]+", re.IGNORECASE)
 _OPERATED = re.compile(r"\)\s*[-+*/^]|[-+*/^]\s*\(")
+_FACTOR = re.compile(r"[\w)]\(|\)\w")  # ``2(x + 1)``
 _BEFORE_FACTOR = re.compile(  # in ``12\pi``
     r"(?<=[\w)])\s*(?=\\(?:sqrt|pi|theta|ln|log|sin|cos|tan)(?![a-z]))"
 )
@@ -355,7 +356,7 @@ def grid_lines(grid: str) -> list[str]:
 def laid_out(answer: str, right: str) -> str:
     """Return a list or grid as the right one is laid out, if that has blanks between items."""
     has_marks = "\n" not in right and ("′" in canonical(answer) or "|" in _COLUMN.sub("", answer))
-    if has_marks or _FORMULA.search(answer):
+    if has_marks or _FORMULA.search(answer) or _FACTOR.search(answer):
         return answer  # whose brackets, primes or bars count
     if "\n".join(" ".join(_words(line)) for line in grid_lines(right)) != right.strip():
         return answer

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from fractions import Fraction
 
 from node.tasks import answer_forms as forms
 from node.tasks import answer_patterns as patterns
 
+_UNTIL_DIGIT = re.compile(r"^[^\d.]*(?:\.(?!\d)[^\d.]*)*")
 _BESIDE = 24  # characters before a fraction that may change it
 
 
@@ -21,7 +23,7 @@ def number_in(sentence: str, *, marked: bool) -> str:
         sentence: text without markup around it. A formula without a value is returned whole.
         marked: whether all of it is marked as the answer, so that no second number may stand in it.
     """
-    text = _typed(sentence if marked else _without_aside(sentence))
+    text = _typed(_without_parts(sentence) if marked else _without_aside(sentence))
     plain = forms.without_latex(patterns.MINUS.sub("-", text))
     if forms.number_value(plain) is not None:
         return plain.strip()
@@ -46,6 +48,17 @@ def _without_aside(sentence: str) -> str:
     """Drop a remark in brackets and a reason, if a number is left."""
     stripped = without_reason(patterns.ASIDE.sub("", sentence))
     return stripped if patterns.NUMBER.search(stripped) else sentence
+
+
+def _without_parts(text: str) -> str:
+    """Drop the parts of a number in brackets behind it: ``72 (48 + 24)``, ``5 (2 red, 3 blue)``."""
+    total, bracket, parts = text.rstrip(" .").removesuffix(")").rpartition(" (")
+    if not bracket or ")" in parts:
+        return text
+    results, values = map(_values, (total, parts))
+    computed = forms.chain_value(_UNTIL_DIGIT.sub("", forms.without_latex(parts)))
+    consistent = len(values) > 1 and len(set(results)) == 1
+    return total if consistent and results[0] in (computed, sum(filter(None, values))) else text
 
 
 def _typed(text: str) -> str:
@@ -113,8 +126,7 @@ def _leaves_a_choice(text: str) -> bool:
     """Return whether a text denies its number, or offers another one."""
     if patterns.DENIAL.search(text) or patterns.OFFERED.search(text):
         return True
-    ambiguous = len({forms.number_value(match[0]) for match in patterns.NUMBER.finditer(text)}) > 1
-    return ambiguous and bool(patterns.UNDECIDED.search(text))
+    return len({*_values(text)}) > 1 and bool(patterns.UNDECIDED.search(text))
 
 
 def _only_number(side: str, *, marked: bool, of_equation: bool) -> str:
@@ -185,6 +197,10 @@ def arithmetic_in(text: str) -> str:
         if _numbers(longest) >= max_count:
             best, max_count = longest, _numbers(longest)
     return best
+
+
+def _values(text: str) -> list[Fraction | None]:
+    return [forms.number_value(match[0]) for match in patterns.NUMBER.finditer(text)]
 
 
 def _numbers(text: str) -> int:

@@ -15,6 +15,7 @@ import json
 import re
 from bisect import bisect_left
 from collections.abc import Iterator
+from unicodedata import normalize
 
 from node.tasks import answer_patterns as patterns
 from node.tasks import answer_unmarked as unmarked
@@ -40,7 +41,7 @@ def read_answer(
 ) -> str:
     """Return the answer in a completion: ``right`` itself if equal, empty if there is none.
 
-    Letters and digits that Unicode 14 lacks are unknown characters: U+FFFD, except if verbatim.
+    Except if verbatim, what Unicode 14 lacks is U+FFFD, and both are compared in NFC.
 
     Args:
         completion: what the model wrote.
@@ -52,9 +53,11 @@ def read_answer(
     if verbatim:
         return _read(text, right, Form.VERBATIM, extract)
     text = patterns.BLANK_LINES.sub("\n\n", patterns.BLANKS.sub(" ", text))
-    text, key = _known(text), _known(right) if isinstance(right, str) else None
+    if not isinstance(right, str):
+        return _read(_known(text), None, Form.LINE, extract)
+    text, key = normalize("NFC", _known(text)), normalize("NFC", _known(right))
     answer = _read(text, key, form_of(key), extract)
-    return right if isinstance(right, str) and answer == key else answer
+    return right if answer == key else answer
 
 
 def _known(text: str) -> str:
