@@ -112,7 +112,7 @@ def compare_command(
     if json:
         print_json(_plain(comparison, first, second, samples))
         return
-    _show(comparison, first, second, show)
+    _show(comparison, first, second, show, tasks)
 
 
 def _plain(comparison: Any, first: str, second: str, samples: int) -> dict[str, Any]:
@@ -142,7 +142,7 @@ def _figures(part: Any) -> dict[str, Any]:
     }
 
 
-def _show(comparison: Any, first: str, second: str, show: int) -> None:
+def _show(comparison: Any, first: str, second: str, show: int, tasks: int) -> None:
     terminal = Terminal()
     columns = figure_columns("tasks", "A", "B", "B − A", "95 %", no_wrap=False)
     table = Table("family", *columns, title=f"A {first}, B {second}", title_justify="left")
@@ -153,8 +153,8 @@ def _show(comparison: Any, first: str, second: str, show: int) -> None:
         table.add_row(name, str(part.tasks), *figures)
     terminal.print(table)
     total, gain = comparison.all, comparison.all.gain
-    if note := _repeated(total.tasks, total.questions):
-        terminal.print(f"{note}; the intervals count each question once")
+    if note := _fewer(total.tasks, tasks):
+        terminal.print(note)
     winner = f"{'B' if gain.mean > 0 else 'A'} is better on tasks like these"
     no_winner = "no significant difference; use more --tasks to detect smaller ones"
     terminal.print(winner if gain.beyond_noise else no_winner)
@@ -162,10 +162,10 @@ def _show(comparison: Any, first: str, second: str, show: int) -> None:
         terminal.print(differences(comparison.disputed, show))
 
 
-def _repeated(tasks: int, questions: int) -> str:
-    """Return how many tasks ask how few questions; empty if each asks another one."""
-    text = f"{counted(tasks, 'task')} ask {counted(questions, 'question')}"
-    return text if questions < tasks else ""
+def _fewer(found: int, wanted: int) -> str:
+    """Return that there are fewer held-out tasks than asked for; empty if there are as many."""
+    text = f"{counted(found, 'held-out task')} of {wanted} differ: there are too few questions"
+    return text if found < wanted else ""
 
 
 def differences(disputed: Sequence[Any], show: int) -> Table:
@@ -236,9 +236,8 @@ def evaluate_command(
             say_reading(completion["read"], completion["right"])
         say("")
     _print_scores(name, {**families, "all": total}, ks)
-    prompts = [prompt for prompt in evaluation.prompts if prompt is not None]
-    if note := _repeated(len(prompts), len({*prompts})):
-        say(f"{note}: --tasks beyond that repeats them; use more levels or questions")
+    if note := _fewer(total.tasks, tasks):
+        say(note)
 
 
 def _shown(node: LoadedNode, manifest: Any, result: Any, count: int) -> list[dict[str, Any]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,6 +138,7 @@ def _gain(by_question: Sequence[Sequence[float]]) -> ScoreEstimate:
 
 
 CHUNK = 16  # tasks between two progress reports
+REDRAWS = 16  # of questions that were asked before
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,10 +186,11 @@ def evaluate(
     families: Sequence[str] | None = None,
     progress: Callable[[int], Any] = lambda done: None,
 ) -> Evaluation:
-    """Sample and score ``policy`` on the first ``tasks`` held-out tasks of a swarm.
+    """Sample and score ``policy`` on the first ``tasks`` held-out tasks of a swarm, or fewer.
 
-    ``samples`` is per task, ``families`` are those asked (None: all), and ``progress`` gets tasks
-    done. Raises ``NodeError``, ``TaskSetError``, or ``UsageError`` for an unknown family.
+    Each asks another question. ``samples`` is per task, ``families`` are those asked (None: all),
+    and ``progress`` gets tasks done. Raises ``NodeError``, ``TaskSetError``, or ``UsageError`` for
+    an unknown family.
     """
     with verifier_of(config, manifest) as (verifier, all_levels):
         levels = of_families(all_levels, families)
@@ -196,15 +199,40 @@ def evaluate(
             check_agreement(policy, trains=False)
         sampling = Sampling(config.engine.temperature, config.engine.max_new_tokens, seed=seed)
         limits = TurnLimits.of(config.engine)
-        refs = heldout_tasks(levels, tasks)
+        refs = distinct(verifier, heldout_tasks(levels, tasks))
         evaluations: list[Evaluation] = []
         with closing(open_engine(config, policy, counters)) as engine:
-            for start in range(0, tasks, CHUNK):
+            for start in range(0, len(refs), CHUNK):
                 batch = refs[start : start + CHUNK]
                 evaluator = Evaluator(policy, engine, verifier, batch, sampling, counters, limits)
                 evaluations.append(evaluator.evaluate(samples))
                 progress(start + len(batch))
     return _joined(refs, evaluations)
+
+
+def distinct(scorer: Scorer, tasks: Sequence[TaskRef]) -> tuple[TaskRef, ...]:
+    """Return held-out tasks without repeated questions, others of the same level in their place.
+
+    There are fewer if a level has too few. Tasks of environments differ in what their prompts hide.
+    """
+    chosen: dict[Hashable, TaskRef] = {}
+    numbers = Counter((task.env, task.level) for task in tasks)
+    for _ in range(REDRAWS):
+        prompts, repeated = buildable(scorer, tasks, lambda number, error: None), []
+        for task, prompt in zip(tasks, prompts, strict=True):
+            hides = prompt is None or task.env in scorer.environments
+            if (
+                chosen.setdefault(task if hides else (task.env, task.level, prompt), task)
+                is not task
+            ):
+                repeated.append((task.env, task.level))
+        tasks = []
+        for level in repeated:
+            tasks.append(TaskRef.heldout(*level, numbers[level]))
+            numbers[level] += 1
+        if not tasks:
+            break
+    return tuple(chosen.values())
 
 
 def _joined(tasks: tuple[TaskRef, ...], results: Sequence[Evaluation]) -> Evaluation:

@@ -80,6 +80,9 @@ def chosen_levels(levels: EnvLevels, chosen: Mapping[str, Sequence[int]]) -> tup
         if env not in names:
             remedy = f"No such family is available here: use {', '.join(names)}."
             raise ConfigError("tasks.levels", env, remedy)
+        if not numbers:
+            remedy = "List its levels. To leave the family out, give the others tasks.weights."
+            raise ConfigError(f"tasks.levels.{env}", [], remedy)
         top = max(level for name, level in levels if name == env)
         for number in numbers:
             if number > top:

@@ -106,7 +106,7 @@ class Session:
         """Take a turn and return the response; raise ``VerifierError`` if it is lost."""
         if self._task.env not in self._scorer.environments:
             scores = self._scorer.verify(self._task, [text])
-            fault = "the verifier used up its CPU time, or most of it" if scores.over else ""
+            fault = "it took too long, or ended the verifier's process" if scores.over else ""
             return Answered("", True, scores.rewards[0], fault)
         self._actions += (text,)
         return self._moved(final=False)

@@ -1,6 +1,6 @@
 """A JSONL file of questions and answers as an env; its SHA-256 is the version.
 
-Each line is an object with the strings ``prompt`` and ``answer``.
+Each line is an object with the strings ``prompt`` and ``answer``; a number counts as its text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from node.errors import TaskSetError
 from node.tasks import answer_forms as forms
 from node.tasks.answer_patterns import NAMED, RATIO, SHORT_FRAC
 from protocol.manifest import EnvSpec
-from swarm.common.util import counted
 
 MATCHES = ("exact", "numeric", "verbatim")
 ALARM = 3600  # seconds of wall time, never reached: the verifier limits CPU time
@@ -49,7 +48,7 @@ class JsonLines:
                     f"env {spec.name!r}: a level is {{ match = 'exact' }}, "
                     f"{{ match = 'numeric' }} or {{ match = 'verbatim' }}, not {level}"
                 )
-        pairs, matches = _read_pairs(path), [level["match"] for level in levels]
+        pairs, matches = read_pairs(path), [level["match"] for level in levels]
         for _, answer in pairs if {"exact", "numeric"} & set(matches) else ():
             if mark := _MARK.search(answer):
                 problem = f"{path}: the answer {answer[-80:]!r} has the mark {mark[0].strip()!r}"
@@ -92,26 +91,17 @@ def file_digest(path: Path) -> str:
         raise TaskSetError(f"file {str(path)!r} cannot be read: {reason}") from error
 
 
-def contradictions(path: Path) -> str:
-    """Return what to correct if questions of a file have several answers; empty if none has."""
-    answers: dict[str, str] = {}
-    texts = [
-        prompt
-        for prompt, answer in _read_pairs(path)
-        if answers.setdefault(prompt, answer) != answer
-    ]
-    if not texts:
-        return ""
-    fault = f"{counted(len({*texts}), 'question')} with several answers, such as {texts[0]!r:.80}"
-    return f"{path} has {fault}: a right completion is rewarded at random, so keep one"
-
-
-def _read_pairs(path: Path) -> list[tuple[str, str]]:
+def read_pairs(path: Path) -> list[tuple[str, str]]:
+    """Return the prompts and answers of a file; raise ``TaskSetError`` for a bad line."""
     pairs = []
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        data = path.read_bytes()
+        text = data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except (OSError, UnicodeDecodeError) as error:
-        remedy = ": save it as UTF-8" if isinstance(error, UnicodeDecodeError) else ""
+        remedy = ""
+        if isinstance(error, UnicodeDecodeError):
+            known = (kind for magic, kind in _BINARY.items() if data.startswith(magic))
+            remedy = f": save {next(known, 'it')} as JSON lines in UTF-8"
         raise TaskSetError(f"file {str(path)!r} cannot be read: {error}{remedy}") from error
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
@@ -124,7 +114,7 @@ def _read_pairs(path: Path) -> list[tuple[str, str]]:
 
 def _pair(line: str, location: str) -> tuple[str, str]:
     try:
-        record = json.loads(line)
+        record = json.loads(line, parse_int=str, parse_float=str)
         prompt, answer = record["prompt"], record["answer"]
     except ValueError as error:
         raise TaskSetError(f"{location} is not JSON: {error}: write one object per line") from error
@@ -147,6 +137,7 @@ def _pair(line: str, location: str) -> tuple[str, str]:
     return prompt, answer
 
 
+_BINARY = {b"PAR1": "this Parquet file", b"\x1f\x8b": "this compressed file", b"PK": "this archive"}
 _MARK = re.compile(r"^[ \t]*####|<answer>|\\boxed\b", re.MULTILINE | re.IGNORECASE)
 
 # Texts that math-verify would compute with, compared as text: digits beside a blank or colon, or

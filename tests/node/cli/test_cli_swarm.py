@@ -15,9 +15,11 @@ from node.network.creation import create_swarm
 from node.run.background import Detached
 from node.storage.checkpoints import Checkpoints
 from node.storage.run_folder import RunFolder
+from node.tasks.task import split_of
 from protocol.identity import Identity
 from protocol.manifest import open_manifest, swarm_id
 from swarm.common.clock import SystemClock
+from swarm.groups import Split
 from swarm.journal import Journal
 from swarm.reputation import Accounts
 from tests.node.conftest import Terminal
@@ -94,11 +96,18 @@ def test_create_asks_to_configure_local_task_files(terminal, node):
         assert ("train on sums yet" in told) == (path == "sums.jsonl")
 
 
-def test_create_warns_about_ambiguous_questions(terminal, node):
+def test_create_describes_a_file_and_warns_of_several_answers_and_units(terminal, node):
     assert "several answers" not in terminal.ok(*written(sums(), SUMS + SUMS))
     other = SUMS + SUM.replace("2", "3").replace("1 + 1", "1 + 3")
     told = terminal.ok(*written(sums(), other), "--out", "other.swarm")
     assert "sums.jsonl has 1 question with several answers, such as '1 + 3 ='" in told
+    units = SUMS.replace('"}', ' clips"}')
+    told = terminal.ok(*written(sums(), units), "--out", "units.swarm")
+    lines = SUMS.count("\n")
+    assert (
+        f"sums.jsonl: {lines} lines, {lines} questions, " in told and " held out, of up to " in told
+    )
+    assert f"{lines} answers with a unit, such as '" in told and "write only numbers" in told
 
 
 def test_task_set_error_states_the_cause_once(terminal, node):
@@ -274,7 +283,7 @@ def test_eval_scores_a_model_on_held_out_tasks(terminal, node):
     assert "This swarm has: " in terminal.fails(2, *args, "--family", "gdc")
 
 
-def test_eval_reports_repeated_questions(terminal, node):
+def test_eval_asks_each_heldout_question_once(terminal, node):
     saved_policy(Path("model"))
     lines = [f'{{"prompt": "{n} + {n}", "answer": "{2 * n}"}}\n' for n in range(40)]
     Path("sums.jsonl").write_text("".join(lines))
@@ -284,10 +293,14 @@ def test_eval_reports_repeated_questions(terminal, node):
     )
     signed = create_swarm(Identity.load(node.identity), name="sums", task_set="sums.toml")
     node.manifest.write_bytes(signed)
-    args = ("eval", *AT, "--model", "model", "--tasks", "20", "--samples", "1")
+    args = ("eval", *AT, "--model", "model", "--samples", "1", "--tasks")
     keys = (f"tasks.files.sums={Path('sums.jsonl').resolve()}", "engine.max_new_tokens=2")
-    output = terminal.ok(*args, *(part for key in keys for part in ("--set", key)))
-    assert re.search(r"20 tasks ask \d questions: --tasks beyond that repeats", output)
+    keys = [part for key in keys for part in ("--set", key)]
+    assert "differ" not in terminal.ok(*args, "3", *keys), "another one replaces a repeated one"
+    found = terminal.json(*args, "20", *keys)["tasks"]
+    held_out = sum(split_of(f"{n} + {n}") is Split.HELDOUT for n in range(40))
+    assert found == held_out
+    assert f"{found} held-out tasks of 20 differ" in terminal.ok(*args, "20", *keys)
 
 
 def test_eval_shows_completions_by_turn_with_rewards(terminal, node):

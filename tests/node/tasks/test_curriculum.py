@@ -104,6 +104,8 @@ def test_auto_is_uniform_if_no_family_has_six_levels():
 def test_chosen_levels_follow_the_config():
     assert chosen_levels(LEVELS, {}) == LEVELS
     assert chosen_levels(LEVELS, {"gcd": [1]}) == (("gcd", 1), ("lcm", 0))
+    with pytest.raises(ConfigError, match=r"tasks.levels.gcd: \[\]\. List its levels"):
+        chosen_levels(LEVELS, {"gcd": []})
     with pytest.raises(ConfigError, match=r"tasks.levels: 'gdc'.*use gcd, lcm"):
         chosen_levels(LEVELS, {"gdc": [0]})
     with pytest.raises(ConfigError, match=r"tasks.levels.gcd: 2\. Use a level from 0 to 1"):

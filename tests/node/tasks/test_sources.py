@@ -192,19 +192,29 @@ def test_changed_file_is_refused_and_makes_verifier_unavailable(file):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
+        ("PAR1\udc80", "save this Parquet file as JSON lines in UTF-8"),
+        ("\x1f\udc8b", "save this compressed file as JSON lines"),
         ("", "has no line"),
         ("nonsense", "line 1"),
         ('{"prompt": "a"}', "line 1.*answer"),
-        ('{"prompt": "a", "answer": 3}', "line 1.*string"),
+        ('{"prompt": "a", "answer": true}', "line 1.*string"),
         ('{"prompt": "a", "answer": " "}', "line 1: the answer is empty.*remove the line"),
         ("[1]", "line 1"),
     ],
 )
 def test_error_names_line(tmp_path, content, message):
     path = tmp_path / "bad.jsonl"
-    path.write_text(content)
+    path.write_text(content, errors="surrogateescape")
     with pytest.raises(TaskSetError, match=message):
         open_envs([spec(path, "exact")], Allowed({"halves": path}))[0]
+
+
+def test_jsonl_reads_numbers_as_they_are_written(tmp_path):
+    path = tmp_path / "numbers.jsonl"
+    path.write_text("".join(f'{{"prompt": {n}, "answer": {n}.50}}\n' for n in range(40)))
+    source = open_envs([spec(path, "exact")], Allowed({"halves": path}))[0]["halves"]
+    task = source.build(0, 1)
+    assert task.right == f"{task.prompt}.50" and source.score(task, f"{task.prompt}.5") == 1.0
 
 
 @pytest.mark.parametrize("mark", ["", "\ufeff"], ids=["plain", "with a byte-order mark"])
