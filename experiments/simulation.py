@@ -12,6 +12,7 @@ import gc
 import random
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
@@ -75,7 +76,7 @@ class SimulatedNode:
             experience=self._experience,
             clock=context.clock,
             counters=self.counters,
-            rules=context.rules(number),
+            rules=replace(context.rules(number), costs=False),
             reference=context.reference(number),
             secret=self._identity.author,
             engine=UselessEngine(self.policy, useless, config.node.seed) if useless else None,

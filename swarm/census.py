@@ -11,25 +11,8 @@ from statistics import fmean
 from protocol.profile import Profile
 from swarm.common.clock import Clock
 from swarm.common.util import t95
-from swarm.groups import Candidate
+from swarm.groups import Candidate, Mean
 from swarm.member import MemberStatus, PeerInfo
-
-
-@dataclass(slots=True)
-class Mean:
-    """Sum of the mean verified rewards (``total``) of ``groups`` groups."""
-
-    groups: int = 0
-    total: float = 0.0
-
-    def add(self, other: Mean) -> None:
-        self.groups += other.groups
-        self.total += other.total
-
-    @property
-    def value(self) -> float | None:
-        return self.total / self.groups if self.groups else None
-
 
 TEN_MINUTES, HOUR, DAY = 600, 3600, 86_400  # seconds
 MAX_AUTHORS = 2_000
@@ -60,7 +43,7 @@ class Day:
 
     start: int
     offered: int = 0
-    rewards: Mean = field(default_factory=Mean)
+    rewards: Mean = field(default_factory=Mean)  # verified
 
 
 @dataclass(slots=True)
@@ -261,7 +244,7 @@ class RewardEstimate:
 
     env: str
     level: int
-    groups: int
+    groups: float
     reward: float
     low: float | None
     high: float | None

@@ -52,6 +52,27 @@ def informative(rewards: Sequence[float]) -> bool:
     return len(set(rewards)) > 1
 
 
+@dataclass(slots=True)
+class Mean:
+    """Sum of a value, such as the mean reward, over ``groups`` groups."""
+
+    groups: float = 0
+    total: float = 0.0
+
+    def add(self, other: Mean) -> None:
+        self.groups += other.groups
+        self.total += other.total
+
+    def fade(self, factor: float) -> None:
+        """Let what was added count less than what will be."""
+        self.groups *= factor
+        self.total *= factor
+
+    @property
+    def value(self) -> float | None:
+        return self.total / self.groups if self.groups else None
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """The replay buffer's description of a group before it is consumed."""

@@ -81,13 +81,14 @@ class Selection(ABC):
 
 
 class AutoSelection(Selection):
-    """Fills an update with informative groups, scaled by the peers' advantage.
+    """Fills an update with informative groups, scaled by the peers' advantage and their cost.
 
     Groups with equal rewards teach nothing, so an update is filled up to a fixed number of
     informative groups, local ones first. Dynamic sampling does so by generating more (DAPO, arXiv
-    2503.14476, section 3.2). If peers earn less on tasks of the same level, fewer of their groups
-    are taken and they replace fewer local ones. If the replay buffer holds far more groups than
-    needed, the newest are sampled, because old groups do not represent their authors.
+    2503.14476, section 3.2). If peers earn less on tasks of the same level, or their groups cost
+    more time than informative local ones, fewer of their groups are taken and they replace fewer
+    local ones. If the replay buffer holds far more groups than needed, the newest are sampled,
+    because old groups do not represent their authors.
     """
 
     newest = 4

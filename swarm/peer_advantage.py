@@ -1,4 +1,4 @@
-"""The reward advantage of peers over this node, and the weight of their groups."""
+"""The reward advantage of peers over this node, and what their groups cost."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
+
+from swarm.groups import Mean
 
 KEPT = 0.97  # decay factor per round: half remains after 23 rounds
 FORGOTTEN = 0.05  # weight below which a group is dropped, after 99 rounds
@@ -32,19 +34,7 @@ class Earned:
         return math.fsum(self.rewards) / len(self.rewards)
 
 
-@dataclass(slots=True)
-class _Seen:
-    """Decayed number of groups and sum of their rewards."""
-
-    count: float = 0.0
-    total: float = 0.0
-
-    def add(self, other: _Seen) -> None:
-        self.count += other.count
-        self.total += other.total
-
-
-_Levels = defaultdict[Level, _Seen]
+_Levels = defaultdict[Level, Mean]
 
 
 class PeerAdvantage:
@@ -65,26 +55,43 @@ class PeerAdvantage:
     def __init__(self) -> None:
         # In rewards; None while no level has groups of this node and proven ones.
         self.value: float | None = None
-        self._seen: defaultdict[bytes, _Levels] = defaultdict(lambda: defaultdict(_Seen))
+        # Seconds per informative local group and per peers' group in an update.
+        self.cost_local, self.cost_external = Mean(), Mean()
+        self._seen: defaultdict[bytes, _Levels] = defaultdict(lambda: defaultdict(Mean))
 
     def observe(self, groups: Iterable[Earned], proven: Set[bytes]) -> None:
         """Decay by one round, then add that round's local and admitted groups, each once."""
         self._fade()
         for group in groups:
             if min(group.rewards) < max(group.rewards):
-                self._seen[group.author][group.env, group.level].add(_Seen(1.0, group.mean))
+                self._seen[group.author][group.env, group.level].add(Mean(1.0, group.mean))
         self.value = self._measure(proven)
+
+    def observe_costs(self, local: Mean, external: Mean) -> None:
+        """Decay by one round, then add what its groups took, in seconds.
+
+        A local group is sampled, scored and learned from; those without information add to the
+        cost of the others. A peers' group is read by the reference model and learned from.
+        """
+        for cost, new in ((self.cost_local, local), (self.cost_external, external)):
+            cost.fade(KEPT)
+            cost.add(new)
 
     @property
     def worth(self) -> float:
-        """From 1 if peers are not behind, down to 0 if they are far behind."""
+        """From 1 if peers are not behind, down to 0 if they are far behind.
+
+        Less in proportion if a group of theirs costs more than an informative local one.
+        """
         advantage = self.value or 0.0
-        return min(1.0, max(0.0, (advantage - FAR_BEHIND) / (BEHIND - FAR_BEHIND)))
+        gain = min(1.0, max(0.0, (advantage - FAR_BEHIND) / (BEHIND - FAR_BEHIND)))
+        local, external = self.cost_local.value, self.cost_external.value
+        return gain if local is None or not external else gain * min(1.0, local / external)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state as plain JSON."""
         rows = [
-            [author.hex(), env, level, stats.count, stats.total]
+            [author.hex(), env, level, stats.groups, stats.total]
             for author, levels in self._seen.items()
             for (env, level), stats in levels.items()
         ]
@@ -94,21 +101,20 @@ class PeerAdvantage:
         """Restore the state from :meth:`state_dict`."""
         self._seen.clear()
         for author, env, level, count, total in state["seen"]:
-            self._seen[bytes.fromhex(author)][env, level] = _Seen(count, total)
+            self._seen[bytes.fromhex(author)][env, level] = Mean(count, total)
         self.value = state["value"]
 
     def _fade(self) -> None:
         for author, levels in list(self._seen.items()):
             for level, stats in list(levels.items()):
-                stats.count *= KEPT
-                stats.total *= KEPT
-                if stats.count < FORGOTTEN:
+                stats.fade(KEPT)
+                if stats.groups < FORGOTTEN:
                     del levels[level]
             if not levels:
                 del self._seen[author]
 
     def _measure(self, proven: Set[bytes]) -> float | None:
-        local = self._seen.get(OWN) or _Levels(_Seen)
+        local = self._seen.get(OWN) or _Levels(Mean)
         voices = [_weighed(levels, local) for key, levels in self._seen.items() if key in proven]
         total = math.fsum(voice.weight for voice in voices)
         if not total:
@@ -121,7 +127,9 @@ class PeerAdvantage:
         for weight, voice in zip(weights, voices, strict=True):
             for level, count in voice.counts.items():
                 peer_counts[level] += count * weight / voice.weight
-        pairs = math.fsum(_pairs(count, local[level].count) for level, count in peer_counts.items())
+        pairs = math.fsum(
+            _pairs(count, local[level].groups) for level, count in peer_counts.items()
+        )
         return advantage / math.fsum(weights) * pairs / (pairs + DOUBT)
 
 
@@ -134,15 +142,15 @@ class _Voice:
     counts: Mapping[Level, float]
 
 
-def _weighed(levels: Mapping[Level, _Seen], local: Mapping[Level, _Seen]) -> _Voice:
+def _weighed(levels: Mapping[Level, Mean], local: Mapping[Level, Mean]) -> _Voice:
     shared = {level: (peer, local[level]) for level, peer in levels.items() if level in local}
-    weights = {level: _pairs(peer.count, own.count) for level, (peer, own) in shared.items()}
+    weights = {level: _pairs(peer.groups, own.groups) for level, (peer, own) in shared.items()}
     weight = math.fsum(weights.values())
     total = math.fsum(
-        weights[level] * (peer.total / peer.count - own.total / own.count)
+        weights[level] * (peer.total / peer.groups - own.total / own.groups)
         for level, (peer, own) in shared.items()
     )
-    counts = {level: peer.count for level, (peer, _) in shared.items()}
+    counts = {level: peer.groups for level, (peer, _) in shared.items()}
     return _Voice(weight, total / weight if weight else 0.0, counts)
 
 

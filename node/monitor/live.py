@@ -22,6 +22,7 @@ from node.monitor.record import (
     bars_for,
     externals,
     foreign_peers,
+    group_costs,
     number,
     one_line,
     percent,
@@ -112,6 +113,7 @@ class LivePanel:
             "": sparkline(list(self._rewards), SPARK_WIDTH, self._bars),
             "informative": f"{percent(record.informative_local)} of local groups",
             "peer groups": f"{externals(record)}, {record.pool_groups} in the replay buffer",
+            "cost": group_costs(record),
             "tokens": f"{number(record.tokens_per_s, ',.0f')} per second, "
             f"{number(record.mean_length, '.1f')} per completion, "
             f"{percent(record.truncated)} truncated",

@@ -58,6 +58,9 @@ class RoundRecord:
     # Time by phase (:data:`PHASES`), and ``total``.
     seconds: Mapping[str, float] = field(default_factory=dict)
     peer_advantage: float | None = None  # see :class:`swarm.peer_advantage.PeerAdvantage`
+    # Mean seconds per informative local group, and per peer group in an update.
+    cost_local: float | None = None
+    cost_external: float | None = None
     # Of the update, as in :class:`node.learner.update_stats.UpdateStats`, up to ``learning_rate``;
     # all None without an optimizer step.
     loss: float | None = None
@@ -213,6 +216,11 @@ def externals(record: RoundRecord) -> str:
     return f"{record.groups_external} of {record.external_wanted}"
 
 
+def group_costs(record: RoundRecord) -> str:
+    local, peers = number(record.cost_local, ".2g"), number(record.cost_external, ".2g")
+    return f"{local} s per informative group, {peers} s per peer group"
+
+
 def foreign_peers(record: RoundRecord) -> str:
     return f" ({record.foreign_peers} in another swarm)" if record.foreign_peers else ""
 
@@ -234,6 +242,8 @@ def one_line(record: RoundRecord) -> str:
         f"peers {record.peers}{foreign_peers(record)}",
         f"in {size(record.bytes_in)}, out {size(record.bytes_out)}",
     ]
+    if record.cost_external is not None:
+        parts.append(group_costs(record))
     if record.reward_eval is not None:
         parts.insert(2, f"held-out {share(record.reward_eval)}")
     return " | ".join(parts)

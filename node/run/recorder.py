@@ -218,6 +218,8 @@ def record_of(
         tokens_trained=update.tokens_trained,
         seconds=outcome.seconds,
         peer_advantage=outcome.peer_advantage,
+        cost_local=outcome.cost_local,
+        cost_external=outcome.cost_external,
         **_local_figures(outcome),
         **_update_figures(update),
         staleness={str(age): count for age, count in enumerate(update.staleness)},

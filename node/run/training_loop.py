@@ -142,6 +142,9 @@ class TrainingLoop:
         if last:
             evaluation = self._evaluate(number)
         self.round = number
+        seconds = watch.split()
+        if self.rules.costs:
+            self.external.measure(seconds, local_groups, peer_groups, update)
         outcome = Outcome(
             round=number,
             policy_step=self.trained.policy.version,
@@ -149,11 +152,13 @@ class TrainingLoop:
             external=peer_groups.groups,
             update=update,
             evaluation=evaluation,
-            seconds=watch.split(),
+            seconds=seconds,
             external_wanted=peer_groups.wanted,
             trained=len(groups),
             proven=peer_groups.proven,
             peer_advantage=peer_groups.peer_advantage,
+            cost_local=self.external.advantage.cost_local.value,
+            cost_external=self.external.advantage.cost_external.value,
             dropped=peer_groups.dropped,
         )
         # Before the checkpoint: a round killed in between is done and reported again, not lost.

@@ -6,8 +6,9 @@ import copy
 import logging
 import math
 import random
+import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,7 +37,7 @@ from node.threads import MemoryTrimmer
 from node.trajectories.trajectory import TurnLimits
 from protocol.rollout import Group
 from swarm.common.counters import Counters
-from swarm.groups import Candidate, Origin, PooledGroup, informative
+from swarm.groups import Candidate, Mean, Origin, PooledGroup, informative
 from swarm.member import Experience
 from swarm.mixture import Mixture
 from swarm.peer_advantage import OWN, Earned, PeerAdvantage
@@ -59,6 +60,9 @@ class Outcome:
     trained: int = 0  # groups in the update, local and peer
     proven: frozenset[bytes] = frozenset()  # authors with reputation at the choice of groups
     peer_advantage: float | None = None  # see :class:`swarm.peer_advantage.PeerAdvantage`
+    # Seconds per group, see :meth:`swarm.peer_advantage.PeerAdvantage.observe_costs`.
+    cost_local: float | None = None
+    cost_external: float | None = None
     dropped: tuple[PooledGroup, ...] = ()  # chosen, but nothing was left to learn from
 
     @property
@@ -95,6 +99,10 @@ def earned(external: Sequence[PooledGroup], useful: Sequence[float]) -> list[tup
     ]
 
 
+def tokens(groups: Iterable[TrainingGroup]) -> int:
+    return sum(len(completion.ids) for group in groups for completion in group.completions)
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
     """Rules of a round; experiments switch single ones off, nodes use the defaults."""
@@ -102,6 +110,7 @@ class Rules:
     fill: bool = True  # local groups replace peer groups that the replay buffer lacks
     discard: bool = True  # groups of equal rewards are neither shared nor taken
     keep: int = 0  # maximum local groups to train on, informative ones only; 0 takes all
+    costs: bool = True  # measured costs limit peer groups; without, equal seeds give equal rounds
 
     def shared(self, local: LocalGroups) -> list[Group]:
         groups = [group for each in local if (group := each.shared)]
@@ -231,6 +240,19 @@ class ExternalGroups:
         places = {pooled.key: place for place, pooled in enumerate(consumed)}
         return sorted(usable, key=lambda each: places[each[0].key]), dropped
 
+    def measure(
+        self, seconds: Mapping[str, float], local: LocalGroups, taken: Taken, update: UpdateStats
+    ) -> None:
+        """Record what a round's local and peer groups cost, by its ``seconds`` by phase."""
+        own = [each.training for each in local if each.informative]
+        read = update.seconds_reference
+        per_token = (seconds["update"] - read) / max(1, tokens(own) + tokens(taken.training))
+        sampling = sum(seconds.get(phase, 0.0) for phase in ("generate", "wait", "verify"))
+        self.advantage.observe_costs(
+            Mean(len(own), sampling + tokens(own) * per_token),
+            Mean(len(taken.groups), read + tokens(taken.training) * per_token),
+        )
+
     def credit(self, local: LocalGroups, taken: Taken, update: UpdateStats, version: int) -> None:
         """Record an update's effects: author reputations, and lineage of its version."""
         earnings = earned(taken.groups, update.useful)
@@ -348,8 +370,10 @@ class TrainedPolicy:
         return update
 
     def _update(self, groups: Sequence[TrainingGroup], source: GroupSource) -> UpdateStats:
+        started = time.perf_counter()
         inputs = self._reference.read(groups) if self._reference else groups
-        return self.learner.update(inputs, source.newest)
+        read = time.perf_counter() - started
+        return replace(self.learner.update(inputs, source.newest), seconds_reference=read)
 
     def _hand_over(self, version: int) -> None:
         """Resume the engine, with any new weights, even those of an update that failed."""

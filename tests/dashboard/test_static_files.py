@@ -121,7 +121,7 @@ def test_every_penalty_has_a_description():
 def test_every_help_icon_has_an_explanation():
     entries = re.findall(SENTENCE, (STATIC / "words.js").read_text(encoding="utf-8"), re.M)
     words = help_ids([path for path in OURS if path.suffix == ".js"], HELP_IDS)
-    assert len(words) > 20 and words <= set(entries)
+    assert len(words) > 20 and words <= set(entries) and len(entries) == len(set(entries))
     entries = re.findall(SENTENCE, PUBLIC_WORDS[: PUBLIC_WORDS.index("const BROKEN")], re.M)
     words = help_ids(PUBLIC_FILES, PUBLIC_HELP_IDS)
     assert len(words) > 12 and words <= set(entries)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from swarm.groups import Mean
 from swarm.peer_advantage import KEPT, OWN, Earned, PeerAdvantage
 
 AUTHORS = [bytes([number]) * 32 for number in range(1, 9)]
@@ -168,3 +169,16 @@ def test_one_peer_counts_less_than_7_peers() -> None:
     pair = measure(200, {OWN: 0.6, AUTHORS[0]: 0.3})
     seven = measure(200, {OWN: 0.6, **dict.fromkeys(AUTHORS[:7], 0.3)})
     assert seven.value < pair.value < 0.35 * seven.value
+
+
+def test_expensive_peer_groups_are_worth_less_in_proportion() -> None:
+    advantage = PeerAdvantage()
+    assert (advantage.cost_local.value, advantage.worth) == (None, 1.0)
+    advantage.observe_costs(Mean(0, 2.0), Mean(0, 0.0))
+    assert (advantage.cost_local.value, advantage.worth) == (None, 1.0), "none was informative yet"
+    advantage.observe_costs(Mean(2, 6.06), Mean(4, 4.0))
+    assert advantage.cost_local.value == pytest.approx(4.0), "rounds without information count"
+    assert (advantage.cost_external.value, advantage.worth) == (1.0, 1.0), "cheap: no extra worth"
+    for _ in range(400):
+        advantage.observe_costs(Mean(1, 1.0), Mean(8, 32.0))
+    assert advantage.worth == pytest.approx(0.25, rel=0.01)

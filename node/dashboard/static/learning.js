@@ -30,8 +30,10 @@ const AFTER = [
   { id: 'clip', title: 'Clipped, masked, truncated', show: percent, lines: [
     line('clip_fraction', 'clipped', 1), line('masked_fraction', 'masked', 2, { dash: 'dashed' }),
     line('truncated', 'truncated', 3, { dash: 'dotted' })] },
-  { id: 'advantage', title: 'Peer reward advantage', lines: [
+  { id: 'ahead', title: 'Peer reward advantage', lines: [
     line('peer_advantage', 'advantage', 2), line('at_bound', 'tokens at their limit', 1, { dash: 'dashed' })] },
+  { id: 'cost', title: 'Time per group, s', lines: [
+    line('cost_local', 'informative local', 1), line('cost_external', 'peers', 2, { dash: 'dashed' })] },
 ];
 const LAST = [
   { id: 'speed', title: 'Throughput, tokens/s', show: (v) => number(v), lines: [line('tokens_per_s', 'tokens/s', 1)] },
@@ -114,7 +116,7 @@ function Progress() {
 
 const FIGURES = [
   ['reward', 'local reward', 'reward_local', share], ['reward', 'held-out', 'reward_eval', share],
-  ['informative', 'informative', 'informative_local', percent], ['advantage', 'peer advantage', 'peer_advantage', share],
+  ['informative', 'informative', 'informative_local', percent], ['ahead', 'peer advantage', 'peer_advantage', share],
   ['speed', 'tokens/s', 'tokens_per_s', (v) => number(v)], ['memory', 'memory, MB', 'rss_mb', (v) => number(v)],
 ];
 

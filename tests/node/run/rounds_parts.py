@@ -76,7 +76,7 @@ class Loop:
         external: int = 0,
         eval_every: int = NEVER,
         checkpoint_every: int = NEVER,
-        rules: Rules = Rules(),  # noqa: B008 - frozen
+        rules: Rules = Rules(costs=False),  # noqa: B008 - frozen; engines here take no time
         sleep_mode: bool = False,
         teacher: Teacher | None = None,
         select: type[Selection] = UniformSelection,

@@ -14,7 +14,7 @@ from node.run import training_loop as module
 from node.run.training_loop import open_experience
 from node.run.update_groups import Outcome, Rules, earned
 from swarm.common.counters import Counters
-from swarm.groups import GroupKey, Split, TaskRef
+from swarm.groups import GroupKey, Mean, Split, TaskRef
 from swarm.journal import MEMORY, Journal, JournalError
 from swarm.mixture import AutoSelection
 from swarm.verification import CRASHED, VerifierError
@@ -117,6 +117,22 @@ def test_peer_limits_count_only_trained_local_groups():
     loop.pool.add(pooled(number) for number in range(8))
     assert len(loop.rounds.step().external) == 1, "eight trained groups would allow two"
     assert len(loop.pool.fresh()) == 7, "later rounds can use the others"
+
+
+@pytest.mark.parametrize(("measured", "room"), [(True, 2), (False, 7)])
+def test_costly_peer_groups_get_less_room_unless_experiments_ignore_costs(measured, room):
+    loop = Loop(local=4, external=1, rules=Rules(costs=measured), select=AutoSelection)
+    loop.prove(ANNA)
+    loop.pool.add([pooled(1)])
+    first = loop.rounds.step()
+    assert len(first.external) == 1
+    costs = first.cost_local, first.cost_external
+    assert all(cost is not None and cost > 0 for cost in costs) is measured
+    if measured:
+        loop.peer_advantage.observe_costs(Mean(1e9, 1e9), Mean(1e9, 4e9))
+    second = loop.rounds.step()
+    assert second.external_wanted == room
+    assert len(second.local) == 4 + 1
 
 
 def test_outcome_has_phase_times_and_wanted_peer_groups():

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from swarm import census as module
 from swarm import reputation as reputation_module
-from swarm.census import DAY, HOUR, TEN_MINUTES, Bucket, Mean, bucket_at, columns, record
+from swarm.census import DAY, HOUR, TEN_MINUTES, Bucket, bucket_at, columns, record
+from swarm.groups import Mean
 from swarm.reputation import NOBODY, RefusalCounts
 from tests.swarm.census.census_parts import SWARM, Watched, group, key, offer, peer
 
