@@ -144,7 +144,7 @@ class MixtureSection(Section):
         "auto",
         'Number of informative peer groups in an update: "uniform" takes "external" of them. '
         '"auto" fills the update up to "target_groups", and takes fewer if their authors score '
-        "lower on these tasks than this policy would.",
+        "lower on these tasks than this policy would, or if they take longer than local ones.",
     )
     select_options: Options = options_key("select")
     target_groups: int = key(
