@@ -68,11 +68,7 @@ class PeerAdvantage:
         self.value = self._measure(proven)
 
     def observe_costs(self, local: Mean, external: Mean) -> None:
-        """Decay by one round, then add what its groups took, in seconds.
-
-        A local group is sampled, scored and learned from; those without information add to the
-        cost of the others. A peers' group is read by the reference model and learned from.
-        """
+        """Decay by one round, then add the groups that taught something, and the seconds of all."""
         for cost, new in ((self.cost_local, local), (self.cost_external, external)):
             cost.fade(KEPT)
             cost.add(new)

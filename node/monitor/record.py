@@ -58,9 +58,8 @@ class RoundRecord:
     # Time by phase (:data:`PHASES`), and ``total``.
     seconds: Mapping[str, float] = field(default_factory=dict)
     peer_advantage: float | None = None  # see :class:`swarm.peer_advantage.PeerAdvantage`
-    # Mean seconds per informative local group, and per peer group in an update.
-    cost_local: float | None = None
-    cost_external: float | None = None
+    cost_local: float | None = None  # mean seconds per informative local group
+    cost_external: float | None = None  # mean seconds per peer group in an update
     # Of the update, as in :class:`node.learner.update_stats.UpdateStats`, up to ``learning_rate``;
     # all None without an optimizer step.
     loss: float | None = None

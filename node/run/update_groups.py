@@ -60,9 +60,8 @@ class Outcome:
     trained: int = 0  # groups in the update, local and peer
     proven: frozenset[bytes] = frozenset()  # authors with reputation at the choice of groups
     peer_advantage: float | None = None  # see :class:`swarm.peer_advantage.PeerAdvantage`
-    # Seconds per group, see :meth:`swarm.peer_advantage.PeerAdvantage.observe_costs`.
-    cost_local: float | None = None
-    cost_external: float | None = None
+    cost_local: float | None = None  # mean seconds per informative local group
+    cost_external: float | None = None  # and per peer group in an update
     dropped: tuple[PooledGroup, ...] = ()  # chosen, but nothing was left to learn from
 
     @property

@@ -33,6 +33,7 @@ from node.tasks.answer_numbers import arithmetic_in, fraction_in, in_digits, num
 from protocol.manifest import Extract
 
 _MOST_MARKS = 4  # of "answer is" that are tried, the last first
+_BOLD = re.compile(r"(?:\*\*)?([^*\n]*[^*\s])\*\*(?=\s*[:.](?:\s|$)|\s+\()")  # ``42**: it is``
 _MOST_JSON, _MOST_BRACKETS = 16_384, 64  # characters and opening brackets of JSON that is read
 
 
@@ -299,6 +300,10 @@ def _after(text: str, form: Form) -> str | None:
         return unmarked.last_block(text)
     if form is Form.LINE and unmarked.in_brackets(text.lstrip("*\n ")):
         return text.lstrip("*\n ")
+    if (bold := _BOLD.match(text)) and unmarked.may_hold(bold[1], form):
+        remark = text[bold.end() :]
+        if not (patterns.CANDIDATE.match(remark) or patterns.CONCLUDES.search(remark)):
+            return _marked(bold[1], form)
     markup = patterns.BARE.match(text)
     text = patterns.NEXT_SIDE.sub(" ", text[markup.end() if markup else 0 :])
     line, _, tail = text.partition("\n")
