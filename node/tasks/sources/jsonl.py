@@ -69,7 +69,7 @@ class JsonLines:
         return float(entry["match"] == "numeric" and _equal_numbers(entry["answer"], answer))
 
 
-CHANGED = "restore it, get the members' file, or create another swarm"
+CHANGED = "restore it, get the members' file, or create a swarm of its own with create --out FILE"
 
 
 def check_version(spec: EnvSpec, path: Path) -> None:
