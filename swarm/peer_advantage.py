@@ -55,8 +55,7 @@ class PeerAdvantage:
     def __init__(self) -> None:
         # In rewards; None while no level has groups of this node and proven ones.
         self.value: float | None = None
-        # Seconds per informative local group and per peers' group in an update.
-        self.cost_local, self.cost_external = Mean(), Mean()
+        self._costs = Mean(), Mean()  # seconds, see :attr:`costs`
         self._seen: defaultdict[bytes, _Levels] = defaultdict(lambda: defaultdict(Mean))
 
     def observe(self, groups: Iterable[Earned], proven: Set[bytes]) -> None:
@@ -68,21 +67,24 @@ class PeerAdvantage:
         self.value = self._measure(proven)
 
     def observe_costs(self, local: Mean, external: Mean) -> None:
-        """Decay by one round, then add the groups that taught something, and the seconds of all."""
-        for cost, new in ((self.cost_local, local), (self.cost_external, external)):
-            cost.fade(KEPT)
-            cost.add(new)
+        """Add a round's groups that taught something, and the seconds of all; decay by round."""
+        for cost, new in zip(self._costs, (local, external), strict=True):
+            if new.groups or new.total:
+                cost.fade(KEPT)
+                cost.add(new)
+
+    @property
+    def costs(self) -> tuple[float | None, float | None]:
+        """Seconds per informative local group, and per proven peers' group; None if unknown."""
+        local, external = (each.value if each.groups > FORGOTTEN else None for each in self._costs)
+        return local, external
 
     @property
     def worth(self) -> float:
-        """From 1 if peers are not behind, down to 0 if they are far behind.
-
-        Less in proportion if a group of theirs costs more than an informative local one.
-        """
-        advantage = self.value or 0.0
+        """From 1 to 0: less if peers are far behind, or their groups cost more than local ones."""
+        advantage, (local, external) = self.value or 0.0, self.costs
         gain = min(1.0, max(0.0, (advantage - FAR_BEHIND) / (BEHIND - FAR_BEHIND)))
-        local, external = self.cost_local.value, self.cost_external.value
-        return gain if local is None or not external else gain * min(1.0, local / external)
+        return gain * min(1.0, local / external) if local and external else gain
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state as plain JSON."""

@@ -59,7 +59,7 @@ def evaluated(
         display_on(console),
     ):
         task_id = bar.add_task(name, total=tasks)
-        options["progress"] = lambda count: bar.update(task_id, completed=count)
+        options["progress"] = lambda total, done: bar.update(task_id, total=total, completed=done)
         return evaluate(config, manifest, policy, tasks=tasks, **options)
 
 

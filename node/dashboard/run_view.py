@@ -277,7 +277,7 @@ def _put(queue: asyncio.Queue[Event | None], event: Event | None) -> None:
     queue.put_nowait(event)
 
 
-MOST_LINES = 1000  # of the log in an answer
+MOST_BYTES, MOST_LINES = 256 << 10, 1000  # of the log in an answer
 AT_ONCE = 20  # maximum rounds per look, the latest
 # Facts about this node beside its peers.
 OWN = ("peer_id", "addresses", "reach", "swarm_id", "swarm_name", "state", "record")
@@ -365,7 +365,7 @@ class RunView:
     def log(self, lines: int) -> dict[str, Any]:
         if not self.folder.log.exists():
             return {"lines": []}
-        with closing(LogTail(self.folder.log)) as tail:
+        with closing(LogTail(self.folder.log, most=MOST_BYTES)) as tail:
             return {"lines": list(map(printable, tail.last(lines)))}
 
     def figures(self) -> Figures | None:

@@ -138,7 +138,7 @@ def _gain(by_question: Sequence[Sequence[float]]) -> ScoreEstimate:
 
 
 CHUNK = 16  # tasks between two progress reports
-REDRAWS = 16  # of questions that were asked before
+PATIENCE = 8  # draws per question found that may repeat one, before no other is looked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,13 +184,13 @@ def evaluate(
     samples: int,
     seed: int | None = None,
     families: Sequence[str] | None = None,
-    progress: Callable[[int], Any] = lambda done: None,
+    progress: Callable[[int, int], Any] = lambda total, done: None,
 ) -> Evaluation:
     """Sample and score ``policy`` on the first ``tasks`` held-out tasks of a swarm, or fewer.
 
-    Each asks another question. ``samples`` is per task, ``families`` are those asked (None: all),
-    and ``progress`` gets tasks done. Raises ``NodeError``, ``TaskSetError``, or ``UsageError`` for
-    an unknown family.
+    A level's tasks ask different questions. ``samples`` is per task, ``families`` are those asked
+    (None: all); ``progress`` gets the number of tasks, and those done. Raises ``NodeError``,
+    ``TaskSetError``, or ``UsageError`` for an unknown family.
     """
     with verifier_of(config, manifest) as (verifier, all_levels):
         levels = of_families(all_levels, families)
@@ -206,7 +206,7 @@ def evaluate(
                 batch = refs[start : start + CHUNK]
                 evaluator = Evaluator(policy, engine, verifier, batch, sampling, counters, limits)
                 evaluations.append(evaluator.evaluate(samples))
-                progress(start + len(batch))
+                progress(len(refs), start + len(batch))
     return _joined(refs, evaluations)
 
 
@@ -217,21 +217,18 @@ def distinct(scorer: Scorer, tasks: Sequence[TaskRef]) -> tuple[TaskRef, ...]:
     """
     chosen: dict[Hashable, TaskRef] = {}
     numbers = Counter((task.env, task.level) for task in tasks)
-    for _ in range(REDRAWS):
-        prompts, repeated = buildable(scorer, tasks, lambda number, error: None), []
+    vain_draws = 0
+    while tasks and vain_draws <= PATIENCE * len(chosen):
+        before, repeated = len(chosen), list[tuple[str, int]]()
+        prompts = buildable(scorer, tasks, lambda number, error: None)
         for task, prompt in zip(tasks, prompts, strict=True):
             hides = prompt is None or task.env in scorer.environments
-            if (
-                chosen.setdefault(task if hides else (task.env, task.level, prompt), task)
-                is not task
-            ):
+            question = task if hides else (task.env, task.level, prompt)
+            if chosen.setdefault(question, task) is not task:
                 repeated.append((task.env, task.level))
-        tasks = []
-        for level in repeated:
-            tasks.append(TaskRef.heldout(*level, numbers[level]))
-            numbers[level] += 1
-        if not tasks:
-            break
+        vain_draws = 0 if len(chosen) > before else vain_draws + len(tasks)
+        tasks = [TaskRef.heldout(*level, numbers[level] + n) for n, level in enumerate(repeated)]
+        numbers.update(dict.fromkeys(repeated, len(repeated)))
     return tuple(chosen.values())
 
 

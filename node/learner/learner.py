@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -191,11 +192,14 @@ class Learner:
             lr = self._step()
             num_steps += 1
         self._gain.add(*tally.gained())
-        by_group = usefulness(rows, tally.plausible())
+        by_group, read = usefulness(rows, tally.plausible()), Counter[int]()
+        for row in rows:
+            read[row.group] += row.length
         return replace(
             with_figures(tally.stats(mismatch), figures),
             groups_informative=useful,
             useful=tuple(by_group.get(n, 0.0) for n, g in enumerate(groups) if not g.local),
+            tokens_read=tuple(read[number] for number in range(len(groups))),
             entropies=by_local_group(tally.entropies(), groups, rows),
             lr=lr,
             skipped=num_steps == 0,

@@ -52,7 +52,7 @@ class UpdateStats:
     lr: float = 0.0
     skipped: bool = True  # whether no optimizer step was made
     refused: int = 0  # steps whose loss or gradient was not finite
-    seconds_reference: float = 0.0  # in which the reference model read peers' answers
+    tokens_read: tuple[int, ...] = ()  # of each group, with its prompt; empty without a step
     halved: int = 0  # how often micro-batches became smaller because memory ran out
 
 

@@ -158,14 +158,16 @@ class _RemediesFormatter(PrintableFormatter):
 
 
 class LogTail:
-    """A reader of a log's lines, rotated files included; ``skip`` starts at its end."""
+    """A reader of a log's lines, with rotated files; ``skip`` all, or all but ``most`` bytes."""
 
-    def __init__(self, path: Path, *, skip: bool = False) -> None:
+    def __init__(self, path: Path, *, skip: bool = False, most: int = 0) -> None:
         self._path = path
         self._begun = b""
         self._file = self._opened(path)
-        if skip:
-            self._file.seek(0, os.SEEK_END)
+        size = self._file.seek(0, os.SEEK_END)
+        self._file.seek(size if skip else max(0, size - most) if most else 0)
+        if most and size > most:
+            self._file.readline()
 
     def close(self) -> None:
         self._file.close()

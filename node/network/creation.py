@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import re
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 from node.config.schema import toml_value
 from node.policy.model_source import SHIPPED
-from node.tasks.answers import read_answer
-from node.tasks.sources.jsonl import JsonLines, read_pairs
+from node.tasks.sources.jsonl import read_pairs
 from node.tasks.task import split_of
 from node.tasks.task_set import Allowed, load_task_set, misnamed, own_files
 from node.tasks.verifier.replay_trial import Trial, try_replays
@@ -196,40 +193,24 @@ def cautions(
         yield "no task family opens here, so this node cannot train in this swarm"
     yield from unlisted(manifest.admission, manifest.founder)
     yield from misnamed(manifest.catalogue, allowed)
-    jsonl = {spec.name: spec.levels for spec in manifest.catalogue if spec.source == "jsonl"}
+    jsonl = {spec.name for spec in manifest.catalogue if spec.source == "jsonl"}
     for name, path in own_files(task_set).items():
         if name in jsonl:
-            yield from remarks(path, {str(json.loads(level)["match"]) for level in jsonl[name]})
+            yield from remarks(path)
         if not Path(allowed.files.get(name, "")).is_file():
             key = f"tasks.files.{name} = {toml_value(str(path.absolute()))}"
             yield f"this node does not train on {name} yet: set {key} in {config}"
 
 
-_WITH_UNIT = re.compile(r"[$€£]?\s*([-+]?\d[\d.,]*)\s*(?:%|[^\W\d]+\.?)")  # ``18 clips``
-
-
-def remarks(path: Path, matches: Collection[str]) -> Iterator[str]:
-    """Yield what a file of questions has, and what to correct in it; ``matches`` of its levels."""
-    answers: dict[str, str] = {}
-    pairs = read_pairs(path)
-    texts = [prompt for prompt, answer in pairs if answers.setdefault(prompt, answer) != answer]
-    held_out = sum(split_of(prompt) is Split.HELDOUT for prompt in answers)
-    lines, questions = counted(len(pairs), "line"), counted(len(answers), "question")
-    longest = max(map(len, answers))
-    yield f"{path}: {lines}, {questions}, {held_out} held out, of up to {longest} characters"
+def remarks(path: Path) -> Iterator[str]:
+    """Yield what a file of questions has, and what to correct in it."""
+    pairs, by_question = read_pairs(path), dict[str, str]()
+    texts = [text for text, answer in pairs if by_question.setdefault(text, answer) != answer]
+    held_out = sum(split_of(question) is Split.HELDOUT for question in by_question)
+    lines, questions = counted(len(pairs), "line"), counted(len(by_question), "question")
+    longest = max(map(len, by_question))
+    yield f"{path}: {lines}, {questions}, the longest of {longest} characters; {held_out} held out"
     if texts:
         fault = f"{counted(len({*texts}), 'question')} with several answers, such as"
         remedy = "a right completion is rewarded at random, so keep one"
         yield f"{path} has {fault} {texts[0]!r:.80}: {remedy}"
-    if units := [a for a in answers.values() if all(_needs_unit(a, match) for match in matches)]:
-        fault = f"{counted(len(units), 'answer')} with a unit, such as {units[0]!r:.40}"
-        yield f"{path} has {fault}: the number alone gets no reward, so write only numbers"
-
-
-def _needs_unit(answer: str, match: str) -> bool:
-    """Return whether an answer is a number with a unit that must not be missing."""
-    number = _WITH_UNIT.fullmatch(answer.strip())
-    if number is None or match == "verbatim":
-        return False
-    entry = {"answer": answer, "match": match}
-    return not JsonLines([], [match]).score(entry, read_answer(number[1], answer))

@@ -195,14 +195,16 @@ def find_runs(root: Path, depth: int) -> tuple[list[Run], list[str]]:
 
 
 def _folders(root: Path, depth: int, unreadable: list[str]) -> Iterator[Path]:
-    def failed(error: OSError) -> None:
-        unreadable.append(str(Path(error.filename)))
-
-    for path, names, _ in os.walk(root, onerror=failed):
-        folder = Path(path)
-        yield folder
-        deepest = len(folder.relative_to(root).parts) == depth
-        names[:] = [] if deepest else [name for name in names if not name.startswith(".")]
+    yield root
+    try:
+        entries = [*os.scandir(root)] if depth else []
+        names = [each.name for each in entries if each.is_dir(follow_symlinks=False)]
+    except OSError:
+        unreadable.append(str(root))
+        return
+    for name in names:
+        if not name.startswith("."):
+            yield from _folders(root / name, depth - 1, unreadable)
 
 
 def _run(folder: RunFolder) -> Run:

@@ -145,6 +145,7 @@ class TrainingLoop:
         seconds = watch.split()
         if self.rules.costs:
             self.external.measure(seconds, local_groups, peer_groups, update)
+        costs = self.external.advantage.costs
         outcome = Outcome(
             round=number,
             policy_step=self.trained.policy.version,
@@ -157,8 +158,8 @@ class TrainingLoop:
             trained=len(groups),
             proven=peer_groups.proven,
             peer_advantage=peer_groups.peer_advantage,
-            cost_local=self.external.advantage.cost_local.value,
-            cost_external=self.external.advantage.cost_external.value,
+            cost_local=costs[0],
+            cost_external=costs[1],
             dropped=peer_groups.dropped,
         )
         # Before the checkpoint: a round killed in between is done and reported again, not lost.

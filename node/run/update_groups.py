@@ -6,9 +6,8 @@ import copy
 import logging
 import math
 import random
-import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -96,10 +95,6 @@ def earned(external: Sequence[PooledGroup], useful: Sequence[float]) -> list[tup
         for pooled, value in zip(external, useful, strict=True)
         if pooled.candidate.informative
     ]
-
-
-def tokens(groups: Iterable[TrainingGroup]) -> int:
-    return sum(len(completion.ids) for group in groups for completion in group.completions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,14 +237,18 @@ class ExternalGroups:
     def measure(
         self, seconds: Mapping[str, float], local: LocalGroups, taken: Taken, update: UpdateStats
     ) -> None:
-        """Record what a round's local and peer groups cost, by its ``seconds`` by phase."""
-        own = [each.training for each in local if each.informative]
-        read = update.seconds_reference
-        per_token = (seconds["update"] - read) / max(1, tokens(own) + tokens(taken.training))
+        """Record what groups cost of a round's ``seconds``, and of its update by tokens read."""
+        per_token = seconds["update"] / max(1, sum(update.tokens_read))
+        own, read = update.tokens_read[: len(local)], update.tokens_read[len(local) :]
         sampling = sum(seconds.get(phase, 0.0) for phase in ("generate", "wait", "verify"))
+        proven = [
+            tokens * per_token
+            for pooled, tokens in zip(taken.groups, read, strict=False)
+            if pooled.author in taken.proven
+        ]
         self.advantage.observe_costs(
-            Mean(len(own), sampling + tokens(own) * per_token),
-            Mean(len(taken.groups), read + tokens(taken.training) * per_token),
+            Mean(sum(each.informative for each in local), sampling + sum(own) * per_token),
+            Mean(len(proven), sum(proven)),
         )
 
     def credit(self, local: LocalGroups, taken: Taken, update: UpdateStats, version: int) -> None:
@@ -369,10 +368,8 @@ class TrainedPolicy:
         return update
 
     def _update(self, groups: Sequence[TrainingGroup], source: GroupSource) -> UpdateStats:
-        started = time.perf_counter()
         inputs = self._reference.read(groups) if self._reference else groups
-        read = time.perf_counter() - started
-        return replace(self.learner.update(inputs, source.newest), seconds_reference=read)
+        return self.learner.update(inputs, source.newest)
 
     def _hand_over(self, version: int) -> None:
         """Resume the engine, with any new weights, even those of an update that failed."""

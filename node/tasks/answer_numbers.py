@@ -12,7 +12,13 @@ from fractions import Fraction
 from node.tasks import answer_forms as forms
 from node.tasks import answer_patterns as patterns
 
-_UNTIL_DIGIT = re.compile(r"^[^\d.]*(?:\.(?!\d)[^\d.]*)*")
+# A result and what it comes from: ``72 (i.e., 48 + 24)``; parts with names: ``2 red, 3 blue``.
+_WITH_PARTS = re.compile(
+    r"([^()!]*[^()!\s])\s+\((?:(?:i\.?e\.|because|since|as|from),?\s+)?([^()]+)\)[.\s]*"
+)
+_PART = r"\d[\d.,]*+(?:\s+[^\W\d]\w*+)++"
+_LABELED = re.compile(rf"{_PART}(?:(?:,(?:\s+and)?|\s+and)\s+{_PART})+")
+_HEDGE = re.compile(r"\b(?:maybe|perhaps|possibly|actually|could|might|if|either)\b", re.IGNORECASE)
 _BESIDE = 24  # characters before a fraction that may change it
 
 
@@ -23,7 +29,7 @@ def number_in(sentence: str, *, marked: bool) -> str:
         sentence: text without markup around it. A formula without a value is returned whole.
         marked: whether all of it is marked as the answer, so that no second number may stand in it.
     """
-    text = _typed(_without_parts(sentence) if marked else _without_aside(sentence))
+    text = _without_parts(_typed(sentence)) if marked else _typed(_without_aside(sentence))
     plain = forms.without_latex(patterns.MINUS.sub("-", text))
     if forms.number_value(plain) is not None:
         return plain.strip()
@@ -52,13 +58,14 @@ def _without_aside(sentence: str) -> str:
 
 def _without_parts(text: str) -> str:
     """Drop the parts of a number in brackets behind it: ``72 (48 + 24)``, ``5 (2 red, 3 blue)``."""
-    total, bracket, parts = text.rstrip(" .").removesuffix(")").rpartition(" (")
-    if not bracket or ")" in parts:
+    match = _WITH_PARTS.fullmatch(text)
+    if not match or patterns.UNDECIDED.search(match[2]) or _HEDGE.search(text):
         return text
-    results, values = map(_values, (total, parts))
-    computed = forms.chain_value(_UNTIL_DIGIT.sub("", forms.without_latex(parts)))
-    consistent = len(values) > 1 and len(set(results)) == 1
-    return total if consistent and results[0] in (computed, sum(filter(None, values))) else text
+    total, parts = _values(match[1]), match[2]
+    value = forms.chain_value(forms.without_latex(parts))
+    if _LABELED.fullmatch(parts):
+        value = sum(filter(None, _values(parts)), Fraction(0))
+    return match[1] if len({*total}) == 1 and total[0] == value else text
 
 
 def _typed(text: str) -> str:

@@ -216,11 +216,10 @@ OPTION = re.compile(rf"{_NAMED_OPTION}|{_BRACKETED_OPTION}|(?<![\w'(])(?:{_LISTE
 
 OPTION_WITH_TEXT = re.compile(
     r"\W*(?:(?:the )?(?:correct )?(?:option|choice|answer) (?:is )?)?\W{0,3}"
-    r"(?:(?:\(([A-Z])\)|([A-Z])(?:[.:)]|\s[-–—]\s))\W{0,3}\s\W{0,3}|((?-i:[A-Z]))\s\((?=\w\w))"
-    r"(?!or\b|and\b)\w",
+    r"(?:\(([A-Z])\)|([A-Z])(?:[.:)]|\s[-–—]\s))\W{0,3}\s\W{0,3}(?!or\b|and\b)\w",
     re.IGNORECASE,
 )
-"""The letter of an option, and the beginning of its text: ``(D) n``, ``B. P``, ``A (p``."""
+"""The letter of an option, and the beginning of its text: ``(D) n``, ``B. P``."""
 OTHER_OPTION = re.compile(
     r"\([A-Z]\)|(?<![\w'])[A-Z](?:\)|[.:]\s+\S)|\b(?:or|not|option|choice)\s+\(?(?-i:[A-Z])\b(?!\))"
     r"|\b(?:wait|actually|instead|maybe|perhaps|sure|likely|wrong|(?:not |in)correct)\b"

@@ -126,7 +126,7 @@ def option_in(text: str) -> str:
     """
     first = patterns.OPTION_WITH_TEXT.match(text)
     if first and not patterns.OTHER_OPTION.search(text, first.end()):
-        return str(first[1] or first[2] or first[3]).upper()
+        return str(first[1] or first[2]).upper()
     text = asserted(without_reason(patterns.REMARK.sub("", text)))
     letters = {next(filter(None, groups)).upper() for groups in patterns.OPTION.findall(text)}
     return letters.pop() if len(letters) == 1 and not patterns.UNDECIDED.search(text) else ""

@@ -15,7 +15,8 @@ import json
 import re
 from bisect import bisect_left
 from collections.abc import Iterator
-from unicodedata import normalize
+from itertools import groupby
+from unicodedata import combining, normalize
 
 from node.tasks import answer_patterns as patterns
 from node.tasks import answer_unmarked as unmarked
@@ -33,7 +34,14 @@ from node.tasks.answer_numbers import arithmetic_in, fraction_in, in_digits, num
 from protocol.manifest import Extract
 
 _MOST_MARKS = 4  # of "answer is" that are tried, the last first
-_BOLD = re.compile(r"(?:\*\*)?([^*\n]*[^*\s])\*\*(?=\s*[:.](?:\s|$)|\s+\()")  # ``42**: it is``
+# What is left of ``**42**: it is`` behind "answer is", and words that take it back.
+_BOLD = re.compile(r"([^*\n]*[^*\s])\*\*(?=\s*[:.](?:\s|$)|\s+\()([^\n]*)")
+_TAKES_BACK = re.compile(
+    r"\*\*|\b(?:or|no|not|wait|actually|correction|sorry|meant|thought|instead|rather|wrong|answer)\b",
+    re.IGNORECASE,
+)
+_MOST_COMBINING = 30  # in a row: NFC takes quadratic time
+_CLOSED = (Form.NUMBER, Form.FRACTION, Form.DAY, Form.TRUTH, Form.OPTION)
 _MOST_JSON, _MOST_BRACKETS = 16_384, 64  # characters and opening brackets of JSON that is read
 
 
@@ -56,13 +64,20 @@ def read_answer(
     text = patterns.BLANK_LINES.sub("\n\n", patterns.BLANKS.sub(" ", text))
     if not isinstance(right, str):
         return _read(_known(text), None, Form.LINE, extract)
-    text, key = normalize("NFC", _known(text)), normalize("NFC", _known(right))
+    text, key = _composed(_known(text)), _composed(_known(right))
     answer = _read(text, key, form_of(key), extract)
     return right if answer == key else answer
 
 
 def _known(text: str) -> str:
     return patterns.NEWER.sub("\ufffd", text.translate(patterns.FULL_WIDTH))
+
+
+def _composed(text: str) -> str:
+    """Return a text in NFC, unless very many combining characters follow each other."""
+    runs = groupby(text, lambda char: combining(char) > 0)
+    longest = max((len([*run]) for combines, run in runs if combines), default=0)
+    return text if longest > _MOST_COMBINING else normalize("NFC", text)
 
 
 def _read(text: str, right: object, form: Form, extract: Extract) -> str:
@@ -300,10 +315,9 @@ def _after(text: str, form: Form) -> str | None:
         return unmarked.last_block(text)
     if form is Form.LINE and unmarked.in_brackets(text.lstrip("*\n ")):
         return text.lstrip("*\n ")
-    if (bold := _BOLD.match(text)) and unmarked.may_hold(bold[1], form):
-        remark = text[bold.end() :]
-        if not (patterns.CANDIDATE.match(remark) or patterns.CONCLUDES.search(remark)):
-            return _marked(bold[1], form)
+    bold = _BOLD.match(text) if form in _CLOSED else None
+    if bold and form_of(bold[1]) is form and not _TAKES_BACK.search(bold[2]):
+        return _marked(bold[1], form)
     markup = patterns.BARE.match(text)
     text = patterns.NEXT_SIDE.sub(" ", text[markup.end() if markup else 0 :])
     line, _, tail = text.partition("\n")

@@ -86,13 +86,6 @@ class Task:
     prompt: str
     entry: Mapping[str, Any]
 
-    @property
-    def right(self) -> str | None:
-        """The right answer, also a number, as text; None if there is none to compare with."""
-        answer = self.entry.get("answer")
-        is_number = isinstance(answer, int | float) and not isinstance(answer, bool)
-        return str(answer) if is_number or isinstance(answer, str) else None
-
 
 class Questions(Protocol):
     """Questions of one env: a reasoning-gym family, a file or a user's own task.
@@ -218,8 +211,8 @@ class TaskSource:
 
     def written(self, task: Task) -> str | None:
         """Return a right completion in the form that the prompt asks for, None if none is known."""
-        answer = task.right
-        if answer is None or self.environment is not None:
+        answer = task.entry.get("answer")
+        if not isinstance(answer, str) or self.environment is not None:
             return None
         if "<answer>" in self.template:
             return f"<answer>{answer}</answer>"
@@ -230,7 +223,7 @@ class TaskSource:
         if self.environment is not None:
             return completion
         verbatim = self.verbatim or bool(task.entry.get("verbatim"))
-        return read_answer(completion, task.right, self.extract, verbatim=verbatim)
+        return read_answer(completion, task.entry.get("answer"), self.extract, verbatim=verbatim)
 
     def score(self, task: Task, completion: str) -> float:
         """Score what a whole completion gives as its answer.

@@ -173,12 +173,14 @@ def test_one_peer_counts_less_than_7_peers() -> None:
 
 def test_expensive_peer_groups_are_worth_less_in_proportion() -> None:
     advantage = PeerAdvantage()
-    assert (advantage.cost_local.value, advantage.worth) == (None, 1.0)
-    advantage.observe_costs(Mean(0, 2.0), Mean(0, 0.0))
-    assert (advantage.cost_local.value, advantage.worth) == (None, 1.0), "none was informative yet"
+    assert (advantage.costs, advantage.worth) == ((None, None), 1.0)
+    advantage.observe_costs(Mean(0, 2.0), Mean())
+    assert (advantage.costs, advantage.worth) == ((None, None), 1.0), "none was informative yet"
     advantage.observe_costs(Mean(2, 6.06), Mean(4, 4.0))
-    assert advantage.cost_local.value == pytest.approx(4.0), "rounds without information count"
-    assert (advantage.cost_external.value, advantage.worth) == (1.0, 1.0), "cheap: no extra worth"
+    assert advantage.costs == (pytest.approx(4.0), 1.0), "rounds without information count"
+    assert advantage.worth == 1.0, "cheap groups are worth no more"
     for _ in range(400):
         advantage.observe_costs(Mean(1, 1.0), Mean(8, 32.0))
-    assert advantage.worth == pytest.approx(0.25, rel=0.01)
+    for _ in range(2000):
+        advantage.observe_costs(Mean(1, 1.0), Mean())
+    assert advantage.worth == pytest.approx(0.25, rel=0.01), "rounds without peers change nothing"

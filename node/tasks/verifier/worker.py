@@ -370,7 +370,8 @@ class _TaskServer:
             built = [self._build(task) for task in tasks]
             if completion is not None:
                 read = self.sources[built[0].ref.env].read(built[0], completion)
-                return {"read": read, "right": built[0].right}
+                right = built[0].entry.get("answer")
+                return {"read": read, "right": right if isinstance(right, str) else None}
             completions = [self.sources[item.ref.env].written(item) for item in built]
             return {"prompts": [item.prompt for item in built], "written": completions}
         except (TaskError, RecursionError) as error:

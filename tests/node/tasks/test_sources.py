@@ -214,7 +214,10 @@ def test_jsonl_reads_numbers_as_they_are_written(tmp_path):
     path.write_text("".join(f'{{"prompt": {n}, "answer": {n}.50}}\n' for n in range(40)))
     source = open_envs([spec(path, "exact")], Allowed({"halves": path}))[0]["halves"]
     task = source.build(0, 1)
-    assert task.right == f"{task.prompt}.50" and source.score(task, f"{task.prompt}.5") == 1.0
+    assert (
+        task.entry["answer"] == f"{task.prompt}.50"
+        and source.score(task, f"{task.prompt}.5") == 1.0
+    )
 
 
 @pytest.mark.parametrize("mark", ["", "\ufeff"], ids=["plain", "with a byte-order mark"])
