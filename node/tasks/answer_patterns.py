@@ -222,7 +222,7 @@ OPTION_WITH_TEXT = re.compile(
 """The letter of an option, and the beginning of its text: ``(D) n``, ``B. P``."""
 OTHER_OPTION = re.compile(
     r"\([A-Z]\)|(?<![\w'])[A-Z](?:\)|[.:]\s+\S)|\b(?:or|not|option|choice)\s+\(?(?-i:[A-Z])\b(?!\))"
-    r"|\b(?:wait|actually|instead|maybe|perhaps|sure|likely|wrong|(?:not |in)correct)\b"
+    r"|\b(?:wait|actually|instead|maybe|perhaps|sure|likely|meant|wrong|(?:not |in)correct)\b"
     r"|[-–—;:/,.?!]\s*(?-i:[A-Z])\W*$",
     re.IGNORECASE,
 )
