@@ -195,7 +195,8 @@ class Admission:
             result.refused[verification.ABANDONED] += len(result.pending)
             result.pending = []
             return
-        self._budget.begin(epoch_of(self._clock.time(), self._manifest.epoch_seconds))
+        now, slot = self._clock.time(), self._manifest.epoch_seconds
+        self._budget.begin(epoch_of(now, slot), now / slot % 1.0)
         seconds = self._budget.left(result.author, result.seconds, proven=result.proven)
         if not seconds:
             result.refuse(verification.OVER_BUDGET, result.pending[0].group)

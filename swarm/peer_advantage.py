@@ -14,6 +14,7 @@ KEPT = 0.97  # decay factor per round: half remains after 23 rounds
 FORGOTTEN = 0.05  # weight below which a group is dropped, after 99 rounds
 DOUBT = 4.0  # pairs of groups in an initial pseudo-observation with an advantage of 0
 OTHERS = 1.0 / 3.0  # maximum weight of one voice relative to all others: a quarter of the total
+OUTLIER = 0.2  # rewards from the median of voices; a quarter of the weight moves it by 0.05
 BEHIND, FAR_BEHIND = -0.05, -0.12  # equal policies are within 0.05, weaker peers 0.12 to 0.2 behind
 
 Level = tuple[str, int]  # env and index of the level
@@ -49,7 +50,8 @@ class PeerAdvantage:
     Each proven author is one voice; others have none, because keys are free: groups of rare right
     answers would end sharing with all. Groups of an author count from when it is proven, earlier
     ones included. No voice weighs more than a third of the others, or than :data:`DOUBT` if that is
-    more. A flooding author therefore moves the mean by a quarter of its distance.
+    more, and none counts as further than :data:`OUTLIER` from their median. So one author moves the
+    mean by a quarter of its distance, and by 0.05 if the others agree.
     """
 
     def __init__(self) -> None:
@@ -120,7 +122,9 @@ class PeerAdvantage:
         weights = [
             min(voice.weight, max(DOUBT, OTHERS * (total - voice.weight))) for voice in voices
         ]
-        advantage = math.fsum(w * v.advantage for w, v in zip(weights, voices, strict=True) if w)
+        middle = _median(weights, voices)
+        near = [min(max(v.advantage, middle - OUTLIER), middle + OUTLIER) for v in voices]
+        advantage = math.fsum(w * value for w, value in zip(weights, near, strict=True) if w)
         peer_counts: defaultdict[Level, float] = defaultdict(float)
         for weight, voice in zip(weights, voices, strict=True):
             for level, count in voice.counts.items():
@@ -138,6 +142,16 @@ class _Voice:
     weight: float
     advantage: float
     counts: Mapping[Level, float]
+
+
+def _median(weights: Sequence[float], voices: Sequence[_Voice]) -> float:
+    """Return the weighted median, the higher one if two are in the middle."""
+    half = math.fsum(weights) / 2
+    for weight, voice in sorted(zip(weights, voices, strict=True), key=lambda x: -x[1].advantage):
+        half -= weight
+        if half <= 0:
+            return voice.advantage
+    return voices[-1].advantage
 
 
 def _weighed(levels: Mapping[Level, Mean], local: Mapping[Level, Mean]) -> _Voice:

@@ -4,7 +4,8 @@ Let T be half a time slot. At the default shares of a quarter
 
 - a frame gets T / 8 (3.75 s in a time slot of a minute), and so does any single request;
 - an author gets T / 4 per time slot, over all its frames;
-- all unproven authors together get T / 4 per time slot, independent of their number.
+- all unproven authors together get T / 4 per time slot, independent of their number: half of it at
+  once, and the rest little by little.
 
 Proven authors together are limited only by their number: eight slow ones take a whole time slot.
 
@@ -45,6 +46,7 @@ class VerificationBudget:
         self._epoch = -1
         self._spent: defaultdict[bytes, float] = defaultdict(float)
         self._unproven = 0.0
+        self._available = 1.0  # share of the unproven authors' time
 
     @property
     def frame_seconds(self) -> float:
@@ -55,7 +57,7 @@ class VerificationBudget:
         """Return seconds for the next request, 0 if none, after ``frame`` seconds of its frame."""
         left = min(self.frame_seconds - frame, self._part(AUTHOR_SHARE) - self.spent(author))
         if not proven:
-            left = min(left, self._part(UNPROVEN_SHARE) - self._unproven)
+            left = min(left, self._part(UNPROVEN_SHARE * self._available) - self._unproven)
         return left if left >= LEAST_SECONDS else 0.0
 
     def _part(self, share: float) -> float:
@@ -71,8 +73,9 @@ class VerificationBudget:
         if not proven:
             self._unproven += seconds
 
-    def begin(self, epoch: int) -> None:
-        """Reset everything if ``epoch`` differs from the last one."""
+    def begin(self, epoch: int, passed: float = 1.0) -> None:
+        """Reset everything if ``epoch`` differs from the last one; ``passed`` is a share of it."""
+        self._available = (1.0 + passed) / 2
         if epoch != self._epoch:
             self._epoch, self._unproven = epoch, 0.0
             self._spent.clear()

@@ -31,10 +31,10 @@ PRIVATES = ROOT / "tests" / "library_privates.py"
 WHEEL = ("protocol", "swarm", "node")
 # A new feature may raise a limit by at most 5%; the commit must give the reason.
 MOST_FILES = 247
-MOST_LINES = 54_814
+MOST_LINES = 54_832
 LONGEST_FILE = 450
 SHORT_FILE = 60
-MOST_TEST_LINES = 58_181
+MOST_TEST_LINES = 58_200
 MOST_WORDS = 2_000
 SHORT = {
     "swarm/common/clock.py": "a protocol and its one implementation, named all over the package",

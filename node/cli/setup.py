@@ -149,7 +149,7 @@ def _next(path: Path, node: LoadedNode) -> Iterator[str]:
         return
     if pinned.exists():
         yield f"{pinned} belongs to another swarm, so this one needs another node"
-        yield "next: swarm-node init FOLDER (--set policy.model=DIR: with an exported policy)"
+        yield "next: swarm-node init FOLDER"
         yield f"then: install -m 600 {quote(str(path))} FOLDER/{pinned.name}"
         yield "then: swarm-node bootstrap --config FOLDER"
         return

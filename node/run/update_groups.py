@@ -195,7 +195,7 @@ class ExternalGroups:
         chosen = self.mixture.choose(
             fresh, number, informative_count, len(local), proven, tried, trusted
         )
-        usable, dropped = self._usable(self._pool.consume(chosen, number), trusted)
+        usable, dropped = self._usable(self._pool.consume(chosen, number), proven, trusted)
         # If the intake dropped groups, author shares refer to the smaller update.
         authors = [pooled.author for pooled, _ in usable]
         indices = self.mixture.within(authors, len(local), proven, trusted)
@@ -212,11 +212,11 @@ class ExternalGroups:
         )
 
     def _usable(
-        self, consumed: Sequence[PooledGroup], trusted: Set[bytes]
+        self, consumed: Sequence[PooledGroup], proven: Set[bytes], trusted: Set[bytes]
     ) -> tuple[list[Usable], list[PooledGroup]]:
         usable, dropped, hidden = list[Usable](), list[PooledGroup](), self.hidden()
-        # An original before its copies.
-        for pooled in sorted(consumed, key=lambda each: each.received):
+        # An original before its copies, which unproven authors send rather than proven ones.
+        for pooled in sorted(consumed, key=lambda each: (each.author not in proven, each.received)):
             try:
                 training = self.intake.take(pooled)
             except Exception:

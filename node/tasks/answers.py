@@ -131,9 +131,9 @@ def _reads_as(answer: str, text: str, right: str, form: Form) -> bool:
     """
     if form not in (Form.LINE, Form.EXPRESSION):
         return False
-    lines = _last_items(answer if "\n" in answer else text)
-    items = [plain(patterns.REMARK.sub("", patterns.ITEM.sub("", line))) for line in lines]
     limit = 4 * len(right) + 80  # what is much longer than the right answer differs from it
+    lines = _last_items(answer if "\n" in answer else text)[-limit:]
+    items = [plain(patterns.REMARK.sub("", patterns.ITEM.sub("", line))) for line in lines]
     for reading in (answer, *_other_readings(answer, text)):
         in_list = form is Form.LINE and reading in (*items, *map(plain, lines))
         if len(reading) >= limit or in_list:

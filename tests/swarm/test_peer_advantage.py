@@ -184,3 +184,15 @@ def test_expensive_peer_groups_are_worth_less_in_proportion() -> None:
     for _ in range(2000):
         advantage.observe_costs(Mean(1, 1.0), Mean())
     assert advantage.worth == pytest.approx(0.25, rel=0.01), "rounds without peers change nothing"
+
+
+def test_one_proven_author_of_poor_groups_cannot_end_sharing() -> None:
+    levels = [(f"env-{n}", 0) for n in range(8)]
+    poor = [Earned(AUTHORS[7], *level, (1.0,) + (0.0,) * 7) for level in levels]
+    fair = (1.0,) * 6 + (0.0,) * 2
+    advantage = PeerAdvantage()
+    for _ in range(60):
+        even = [Earned(key, *level, fair) for key in (OWN, *AUTHORS[:3]) for level in levels]
+        advantage.observe([*even, *4 * poor], ALL)
+    assert advantage.value is not None and -0.051 < advantage.value < 0.0
+    assert advantage.worth > 0.98

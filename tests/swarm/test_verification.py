@@ -50,6 +50,17 @@ def test_time_slot_resets_budgets_and_proven_authors_leave_unproven_share():
     assert budget.left(CARL, 0.0, proven=False) == whole
 
 
+def test_time_of_unproven_authors_grows_over_the_time_slot():
+    budget = VerificationBudget(EPOCH)
+    budget.begin(1, 0.0)
+    budget.charge(ANNA, EPOCH / 16, proven=False)
+    assert budget.left(BEN, 0.0, proven=False) == 0.0 < budget.left(BEN, 0.0, proven=True)
+    budget.begin(1, 0.5)
+    assert budget.left(BEN, 0.0, proven=False) == pytest.approx(EPOCH / 32)
+    budget.begin(2, 0.0)
+    assert budget.left(BEN, 0.0, proven=False) == budget.frame_seconds
+
+
 def order_of(*waiting: tuple[bytes, bool], spent: dict[bytes, float]) -> list[bytes]:
     """Return the order in which waiting requests are served after the first one."""
     budget = VerificationBudget(EPOCH)
