@@ -195,8 +195,7 @@ class Admission:
             result.refused[verification.ABANDONED] += len(result.pending)
             result.pending = []
             return
-        now, slot = self._clock.time(), self._manifest.epoch_seconds
-        self._budget.begin(epoch_of(now, slot), now / slot % 1.0)
+        self._budget.begin(epoch_of(self._clock.time(), self._manifest.epoch_seconds))
         seconds = self._budget.left(result.author, result.seconds, proven=result.proven)
         if not seconds:
             result.refuse(verification.OVER_BUDGET, result.pending[0].group)

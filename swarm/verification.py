@@ -4,8 +4,8 @@ Let T be half a time slot. At the default shares of a quarter
 
 - a frame gets T / 8 (3.75 s in a time slot of a minute), and so does any single request;
 - an author gets T / 4 per time slot, over all its frames;
-- all unproven authors together get T / 4 per time slot, independent of their number: half of it at
-  once, and the rest little by little.
+- all unproven authors together get T / 4 per time slot, independent of their number. Half of it
+  is for those that have used less than half a second of it.
 
 Proven authors together are limited only by their number: eight slow ones take a whole time slot.
 
@@ -46,7 +46,6 @@ class VerificationBudget:
         self._epoch = -1
         self._spent: defaultdict[bytes, float] = defaultdict(float)
         self._unproven = 0.0
-        self._available = 1.0  # share of the unproven authors' time
 
     @property
     def frame_seconds(self) -> float:
@@ -57,7 +56,10 @@ class VerificationBudget:
         """Return seconds for the next request, 0 if none, after ``frame`` seconds of its frame."""
         left = min(self.frame_seconds - frame, self._part(AUTHOR_SHARE) - self.spent(author))
         if not proven:
-            left = min(left, self._part(UNPROVEN_SHARE * self._available) - self._unproven)
+            free = self._part(UNPROVEN_SHARE) - self._unproven
+            for_all = self._part(UNPROVEN_SHARE / 2) - self._unproven
+            is_new = self.spent(author) < LEAST_SECONDS
+            left = min(left, max(for_all, min(free, LEAST_SECONDS)) if is_new else for_all)
         return left if left >= LEAST_SECONDS else 0.0
 
     def _part(self, share: float) -> float:
@@ -73,9 +75,8 @@ class VerificationBudget:
         if not proven:
             self._unproven += seconds
 
-    def begin(self, epoch: int, passed: float = 1.0) -> None:
-        """Reset everything if ``epoch`` differs from the last one; ``passed`` is a share of it."""
-        self._available = (1.0 + passed) / 2
+    def begin(self, epoch: int) -> None:
+        """Reset everything if ``epoch`` differs from the last one."""
         if epoch != self._epoch:
             self._epoch, self._unproven = epoch, 0.0
             self._spent.clear()

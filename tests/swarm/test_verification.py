@@ -50,15 +50,14 @@ def test_time_slot_resets_budgets_and_proven_authors_leave_unproven_share():
     assert budget.left(CARL, 0.0, proven=False) == whole
 
 
-def test_time_of_unproven_authors_grows_over_the_time_slot():
+def test_slow_unproven_authors_leave_half_of_the_time_to_new_ones():
     budget = VerificationBudget(EPOCH)
-    budget.begin(1, 0.0)
-    budget.charge(ANNA, EPOCH / 16, proven=False)
-    assert budget.left(BEN, 0.0, proven=False) == 0.0 < budget.left(BEN, 0.0, proven=True)
-    budget.begin(1, 0.5)
-    assert budget.left(BEN, 0.0, proven=False) == pytest.approx(EPOCH / 32)
-    budget.begin(2, 0.0)
-    assert budget.left(BEN, 0.0, proven=False) == budget.frame_seconds
+    budget.begin(1)
+    for author in (ANNA, BEN):
+        budget.charge(author, budget.left(author, 0.0, proven=False), proven=False)
+    assert budget.spent(ANNA) == EPOCH / 16 and budget.spent(BEN) == LEAST_SECONDS
+    assert budget.left(BEN, 0.0, proven=False) == budget.left(ANNA, 0.0, proven=False) == 0.0
+    assert budget.left(CARL, 0.0, proven=False) == LEAST_SECONDS
 
 
 def order_of(*waiting: tuple[bytes, bool], spent: dict[bytes, float]) -> list[bytes]:
