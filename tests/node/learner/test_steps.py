@@ -129,10 +129,10 @@ def test_update_reports_last_step_learning_rate():
 def test_uninformative_update_reports_empty_statistics():
     stats = Learner(random_policy(), CONFIG).update([group(9, (1.0, 1.0)), PEERS[1]])
     counted = ("tokens_trained", "groups_informative", "groups_bounded", "unlikely")
-    told = dict.fromkeys((*counted, "refused", "halved"), 0)
-    told |= dict.fromkeys(("staleness", "entropies", "tokens_read"), ())
-    told |= {"lr": CONFIG.lr, "skipped": True, "useful": (0.0,)}
-    assert asdict(stats) == {each.name: told.get(each.name) for each in fields(UpdateStats)}
+    expected = dict.fromkeys((*counted, "refused", "halved"), 0)
+    expected |= dict.fromkeys(("staleness", "entropies", "tokens_read"), ())
+    expected |= {"lr": CONFIG.lr, "skipped": True, "useful": (0.0,)}
+    assert asdict(stats) == {each.name: expected.get(each.name) for each in fields(UpdateStats)}
 
 
 @torch.no_grad()
