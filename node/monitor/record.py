@@ -59,7 +59,7 @@ class RoundRecord:
     seconds: Mapping[str, float] = field(default_factory=dict)
     peer_advantage: float | None = None  # see :class:`swarm.peer_advantage.PeerAdvantage`
     cost_local: float | None = None  # mean seconds per informative local group
-    cost_external: float | None = None  # mean seconds per peer group in an update
+    cost_external: float | None = None  # mean seconds per proven author's group in an update
     # Of the update, as in :class:`node.learner.update_stats.UpdateStats`, up to ``learning_rate``;
     # all None without an optimizer step.
     loss: float | None = None

@@ -60,7 +60,7 @@ class Outcome:
     proven: frozenset[bytes] = frozenset()  # authors with reputation at the choice of groups
     peer_advantage: float | None = None  # see :class:`swarm.peer_advantage.PeerAdvantage`
     cost_local: float | None = None  # mean seconds per informative local group
-    cost_external: float | None = None  # and per peer group in an update
+    cost_external: float | None = None  # and per proven author's group in the update
     dropped: tuple[PooledGroup, ...] = ()  # chosen, but nothing was left to learn from
 
     @property

@@ -34,7 +34,7 @@ from node.tasks.answer_numbers import arithmetic_in, fraction_in, in_digits, num
 from protocol.manifest import Extract
 
 _MOST_MARKS = 4  # of "answer is" that are tried, the last first
-# What is left of ``**42**: it is`` behind "answer is", and words that take it back.
+# A bold value whose beginning the mark has, ``42**: it is``, and words of a correction.
 _BOLD = re.compile(r"([^*\n]*[^*\s])\*\*(?=\s*[:.](?:\s|$)|\s+\()([^\n]*)")
 _TAKES_BACK = re.compile(
     r"\*\*|\b(?:or|no|not|wait|actually|correction|sorry|meant|thought|instead|rather|wrong|answer)\b",
